@@ -20,8 +20,8 @@ import numpy as np
 from gpu_clock import watch_of
 
 import ep_lib
-from ep_lib.workshop.ladders import Memory
-from ep_lib.workshop.ladders.exchange import Exchange, arrivals
+from ep_lib.workshop.course.ladders import Memory
+from ep_lib.workshop.course.ladders.exchange import Exchange, arrivals
 from ep_lib.workshop.lessons.dispatch_combine import PROFILED
 
 SOURCE = Path(__file__).resolve().with_suffix(".cu")

@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from grader_answers import submission
 
 from ep_lib.processes import descendants
-from ep_lib.workshop import exercises, marking
-from ep_lib.workshop.executors import open_executor
-from ep_lib.workshop.grader import prepare
+from ep_lib.workshop import exercises
+from ep_lib.workshop.classroom import marking
+from ep_lib.workshop.classroom.executors import open_executor
+from ep_lib.workshop.grader.grading import prepare
 
 SEED = 1  # of the tests' inputs, so that gradings can be compared
 CLASS = 100, 23  # learners, exercises

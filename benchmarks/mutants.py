@@ -35,12 +35,14 @@ import mutate
 
 from ep_lib.jit import gxx, toolkit, tools
 from ep_lib.jit.source import KernelSource
-from ep_lib.workshop import exercises, grader, hidden, runner
+from ep_lib.workshop import exercises, hidden
 from ep_lib.workshop.exercises import Exercise
-from ep_lib.workshop.guest import Nursery
-from ep_lib.workshop.kernels import kernel_of
-from ep_lib.workshop.sandbox import Limits, Sandbox
-from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes
+from ep_lib.workshop.grader import grading
+from ep_lib.workshop.grader.kernels import kernel_of
+from ep_lib.workshop.grader.process import runner
+from ep_lib.workshop.grader.process.guest import Nursery
+from ep_lib.workshop.grader.process.sandbox import Limits, Sandbox
+from ep_lib.workshop.grader.scenario import FRAME, Scenario, frame_sizes
 
 _REGION = re.compile(r"^ *(?://|#) EXERCISE-BEGIN (\w+)\n(.*?)^ *(?://|#) EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
 _NUMBER = "EP_MUTANT"
@@ -239,14 +241,14 @@ def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: h
         folder = Path(tempfile.mkdtemp(dir=folder.parent))
         _write(exercise, folder, [mutant], mutant)
     here = _here(exercise, folder)
-    problem, *_ = grader._compile(exercise, here, tests, Limits(), folder.parent)
+    problem, *_ = grading._compile(exercise, here, tests, Limits(), folder.parent)
     if problem:
         return problem
     wanted = {hole.task for hole in exercise.holes if mutant is None or hole.at == mutant.at}
     for task in exercise.tasks:
         if task.number in wanted:
-            seed = secrets.randbits(grader.SEED_BITS)
-            found = grader._grade_task(exercise, task, tests.behaviours, here, Limits(), folder.parent, seed)
+            seed = secrets.randbits(grading.SEED_BITS)
+            found = grading._grade_task(exercise, task, tests.behaviours, here, Limits(), folder.parent, seed)
             if not found.passed:
                 return f"{found.behaviour}: {found.message}"
     return ""
@@ -297,7 +299,7 @@ def examine(name: str, most: int, only: str = "", *, check: bool = False) -> dic
 
 def _compiled(exercise: Exercise, folder: Path, tests: hidden.HiddenTests) -> str:
     here = _here(exercise, folder)
-    return grader._compile(exercise, here, tests, Limits(), folder.parent)[0]
+    return grading._compile(exercise, here, tests, Limits(), folder.parent)[0]
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ from ep_lib.moe.config import make_config
 from ep_lib.moe.direct import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED
 from ep_lib.moe.mode import DispatchOptions, Payload
-from ep_lib.workshop.ladders import Memory, exchange
+from ep_lib.workshop.course.ladders import Memory, exchange
 from ep_lib.workshop.lessons import bounce_buffers, ring_and_proxy, two_levels
 
 ROOT = Path(__file__).resolve().parents[1]

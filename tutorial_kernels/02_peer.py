@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib.nixl import DeviceHost
-from ep_lib.workshop.pieces import load
+from ep_lib.workshop.grader.pieces import load
 
 handshake = load(Path(__file__).with_name("02_handshake.py"))
 SIZE = 1 << 24  # bytes of "data"

@@ -30,7 +30,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tours import ROOT, Tour, tours
 
-from ep_lib.workshop.saving import before_saving
+from ep_lib.workshop.course.saving import before_saving
 
 HERE = Path(__file__).resolve().parent
 MADE = ROOT / "build" / "site"

@@ -32,7 +32,7 @@ from ep_lib.errors import ArgumentError, EpError
 from ep_lib.require import at_least_one, seconds
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
-from ep_lib.workshop.executors import open_executor
+from ep_lib.workshop.classroom.executors import open_executor
 
 _MODULE = "ep_lib.commands.check"
 _STDERR = 2  # the descriptor: a notebook's sys.stderr has none

@@ -19,13 +19,14 @@ submission.
 
 **A class** (``--all SUBMISSIONS``, or several ``--mine``): SUBMISSIONS is a folder or an archive that holds a folder,
 an archive or files for each learner; exports of Moodle and Canvas and the clones of a git classroom are understood
-(:mod:`ep_lib.workshop.handed_in`). Without an exercise all of them are graded, and the puzzles in notebooks; "puzzles"
-in its place grades only these. If two files are candidates, both are named, and that submission is not graded.
+(:mod:`ep_lib.workshop.classroom.handed_in`). Without an exercise all of them are graded, and the puzzles in notebooks;
+"puzzles" in its place grades only these. If two files are candidates, both are named, and that submission is not
+graded.
 
-``--book FILE`` is the gradebook, to which every attempt is appended (:mod:`ep_lib.workshop.gradebook`). The same
-command continues after an interrupt: this version does not grade a submission again, unless ``--regrade`` names the
-learner. Two graders may use one book at the same time. Without ``--all``, the other options work on the book alone.
-``--executor`` grades on other machines, too (:mod:`ep_lib.workshop.executors`).
+``--book FILE`` is the gradebook, to which every attempt is appended (:mod:`ep_lib.workshop.classroom.gradebook`). The
+same command continues after an interrupt: this version does not grade a submission again, unless ``--regrade`` names
+the learner. Two graders may use one book at the same time. Without ``--all``, the other options work on the book alone.
+``--executor`` grades on other machines, too (:mod:`ep_lib.workshop.classroom.executors`).
 
 A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
 "learner", "id" and "email" (by the platform; "" if unknown), "same_as" (learners with a similar submission, to look
@@ -63,17 +64,28 @@ from tqdm import tqdm
 from ep_lib.errors import EpError, GradingError
 from ep_lib.jit import sealed
 from ep_lib.require import whole_number
-from ep_lib.workshop import class_grading, gradebook_views, progress_page, replaying
-from ep_lib.workshop.class_grading import Entry
-from ep_lib.workshop.executors import HELP, open_executor
+from ep_lib.workshop.classroom import class_grading, gradebook_views
+from ep_lib.workshop.classroom.class_grading import Entry
+from ep_lib.workshop.classroom.executors import HELP, open_executor
+from ep_lib.workshop.classroom.gradebook import (
+    ANY_EXERCISE,
+    BEST,
+    EXTENSION,
+    LATE_DAYS,
+    WEIGHT,
+    Book,
+    LateRule,
+    Standing,
+    a_time,
+)
+from ep_lib.workshop.classroom.handed_in import readable
+from ep_lib.workshop.classroom.marking import Result
+from ep_lib.workshop.course import progress_page, replaying
+from ep_lib.workshop.course.puzzles import graded
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.gradebook import ANY_EXERCISE, BEST, EXTENSION, LATE_DAYS, WEIGHT, Book, LateRule, Standing, a_time
-from ep_lib.workshop.grader import Grade, as_text, grade, prepare, printable
-from ep_lib.workshop.handed_in import readable
-from ep_lib.workshop.marking import Result
-from ep_lib.workshop.puzzles import graded
-from ep_lib.workshop.walls import missing
-from ep_lib.workshop.watched import unwatched
+from ep_lib.workshop.grader.grading import Grade, as_text, grade, prepare, printable
+from ep_lib.workshop.grader.process.walls import missing
+from ep_lib.workshop.grader.watched import unwatched
 
 _PUZZLES = "puzzles"  # in place of an exercise
 _STDOUT = "-"

@@ -17,14 +17,14 @@ from urllib.parse import quote
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, GradingError
 from ep_lib.jit.runtime_library import build_runtime
 from ep_lib.require import whole_number
-from ep_lib.workshop.copies import update
+from ep_lib.workshop.course.copies import update
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
 LOOPBACK = "127.0.0.1"
 FIRST_NOTEBOOK = "00_start_here.ipynb"
 _WORKSHOP = Path(__file__).resolve().parents[1] / "workshop"
 SETTINGS = _WORKSHOP / "jupyter"  # a folder of Jupyter's configuration
-NEW_KERNEL = _WORKSHOP / "new_kernel.py"
+NEW_KERNEL = _WORKSHOP / "course" / "new_kernel.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

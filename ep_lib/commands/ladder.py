@@ -20,7 +20,7 @@ import sys
 from ep_lib.commands.bench import stdout_kept_for_json
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.hardware import HARDWARE
-from ep_lib.workshop import ladders
+from ep_lib.workshop.course import ladders
 
 SCHEMA = 1
 

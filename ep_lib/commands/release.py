@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from ep_lib.workshop import release
+from ep_lib.workshop.classroom import release
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 A piece is a folder, an include root: ``mine/05_ring`` with ``ep/ring.cuh`` in it. Kernels that include that header get
 the learner's, on every backend, and count its use (<ep/pieces.cuh>); other kernels are not affected. EP_LIB_MINE lists
 the folders, for all processes of a run; at its close every rank writes its counts to the file EP_LIB_MINE_COUNTS.
-:mod:`ep_lib.workshop.mine` sets both.
+:mod:`ep_lib.workshop.course.mine` sets both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sealed files of a release: the library runs their content, and readers do not see it by accident.
 
-`ep-lib release` (ep_lib/workshop/release.py) makes a learner's tree in which the library's own copy of a piece shows
-the holes. Below them, one line is the seal: the whole text, compressed. Compilers get the opened text from a temporary
-folder, and Python executes it. A seal is no secret: any user of the library can open it. A checkout has no sealed
-files, and this module then costs no time.
+`ep-lib release` (ep_lib/workshop/classroom/release.py) makes a learner's tree in which the library's own copy of a
+piece shows the holes. Below them, one line is the seal: the whole text, compressed. Compilers get the opened text from
+a temporary folder, and Python executes it. A seal is no secret: any user of the library can open it. A checkout has no
+sealed files, and this module then costs no time.
 """
 
 from __future__ import annotations

@@ -4,18 +4,20 @@
 >>> workshop.start("01")     # doctest: +SKIP  copies the exercise to mine/01_write_signal, for you to edit
 >>> workshop.check("01")     # doctest: +SKIP  runs the public checks on it, and says what is not right yet
 
-Begin with exercises.py: the definition of an exercise. generate.py makes the learner's files from the solutions.
-grader.py grades a submission: hidden/ holds the tests, scenario.py their requests; sandbox.py starts child.py and
-runner.py, which run the learner's code in a process of its own; feedback.py describes failures. mine.py lets the
-library run on a learner's pieces, and program.py shows their use. The notebooks use notebook.py and notes.py,
-prediction.py with answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file, checked and
-timed), course_map.py, kernel_cell.py and pcie_model.py; replaying.py shows a failed test step by step; progress.py
-keeps a learner's answers and solutions, progress_page.py shows them; pages/ has the templates of pages. For a class:
-handed_in.py, marking.py, class_grading.py, gradebook.py and its views, executors.py for other machines, and release.py,
-which makes the tree for learners of a graded course. saving.py and new_kernel.py are for the server of ``ep-lib lab``
-and its kernels. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package
-imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``,
-``%%with_nixl``) and shows an interrupt in one line.
+Begin with exercises.py: the definition of an exercise. What notebooks import is here: notebook.py, lessons/ and
+pcie_model.py. Four rooms have the rest:
+
+- course/, what a learner works with: mine.py lets the library run on a learner's pieces, generate.py makes the
+  learner's files from the solutions, prediction.py with answers/, puzzles/ (lines to write in a cell), ladders/ (the
+  rungs of a tutorial file, checked and timed), replaying.py (a failed test step by step), progress.py.
+- grader/: grading.py grades a submission by the requests of scenario.py, and feedback.py describes failures; process/
+  has the processes in which the learner's code runs, and their walls.
+- hidden/, the tests.
+- classroom/: handed_in.py, marking.py, class_grading.py, the gradebook and its views, executors.py for other machines,
+  and release.py, which makes the tree for learners of a graded course.
+
+Importing this package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``,
+``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from ep_lib.viz.page import Page
-    from ep_lib.workshop.course_map import CourseMap
-    from ep_lib.workshop.grader import Grade
-    from ep_lib.workshop.ladders import Table
-    from ep_lib.workshop.mine import Mine
-    from ep_lib.workshop.program import Program
-    from ep_lib.workshop.progress_page import MyProgress
-    from ep_lib.workshop.puzzles.cell import Shown
+    from ep_lib.workshop.course.course_map import CourseMap
+    from ep_lib.workshop.course.ladders import Table
+    from ep_lib.workshop.course.mine import Mine
+    from ep_lib.workshop.course.program import Program
+    from ep_lib.workshop.course.progress_page import MyProgress
+    from ep_lib.workshop.course.puzzles.cell import Shown
+    from ep_lib.workshop.grader.grading import Grade
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _watch: Callable[[], Page] | None = None  # watch()'s page for an exercise; None: for a puzzle
@@ -50,11 +52,12 @@ def start(exercise: str | int) -> Path:
 
     In a notebook it also shows which files to fill in, with links that open them.
     """
-    from ep_lib.workshop import exercises, grader
+    from ep_lib.workshop import exercises
+    from ep_lib.workshop.course.notes import show_note
+    from ep_lib.workshop.grader import grading
     from ep_lib.workshop.notebook import Files
-    from ep_lib.workshop.notes import show_note
 
-    folder = grader.start(exercise)
+    folder = grading.start(exercise)
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         show_note(Files(exercises.find(exercise), folder))
     return folder
@@ -69,13 +72,14 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
     """
     from ep_lib.errors import GradingError
     from ep_lib.require import a_path
-    from ep_lib.workshop import exercises, grader, pieces
+    from ep_lib.workshop import exercises
+    from ep_lib.workshop.grader import grading, pieces
 
     found = exercises.find(exercise)
     files = [piece for piece in found.pieces if piece.endswith(".py")]
     if not files:
         raise GradingError(f"the pieces of {found.name} are {', '.join(found.pieces)}: kernels include them")
-    own = (grader.default_mine(found) if mine is None else a_path("mine", mine)) / files[0]
+    own = (grading.default_mine(found) if mine is None else a_path("mine", mine)) / files[0]
     is_begun, left = not own.is_relative_to(found.exercise_dir), pieces.unfinished(own)
     if left or not is_begun:
         why = f"yours has {left} still to do" if is_begun else "you have not begun yours"
@@ -98,12 +102,13 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     checks begin small and continue with the beginning of each hidden test, with their own inputs; ``ep-lib grade`` runs
     the complete tests. A temporary line shows the current task. Raises GradingError for an unknown exercise or folder.
     """
-    from ep_lib.workshop import grader, notebook
+    from ep_lib.workshop import notebook
+    from ep_lib.workshop.grader import grading
 
     with notebook.said_meanwhile() as say:
         say("compiling: your files, and the first time what all need")
-        result = grader.grade(exercise, mine, public=True, progress=say)
-    print(_wrapped(grader.as_text(result)))
+        result = grading.grade(exercise, mine, public=True, progress=say)
+    print(_wrapped(grading.as_text(result)))
     _keep(result)
     return result
 
@@ -113,10 +118,10 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
     Arguments as for :func:`check`. Shows each task as it is graded.
     """
-    from ep_lib.workshop import grader
+    from ep_lib.workshop.grader import grading
 
-    result = grader.grade(exercise, mine, progress=lambda text: print(text, flush=True))
-    print(_wrapped(grader.as_text(result)))
+    result = grading.grade(exercise, mine, progress=lambda text: print(text, flush=True))
+    print(_wrapped(grading.as_text(result)))
     _keep(result)
     return result
 
@@ -133,7 +138,7 @@ def _wrapped(text: str) -> str:
 def _keep(result: Grade) -> None:
     """Keeps a grade for :func:`watch` (also if it has nothing to show) and :func:`my_progress`."""
     global _watch
-    from ep_lib.workshop import progress_page, replaying
+    from ep_lib.workshop.course import progress_page, replaying
 
     progress_page.keep(result)
     _watch = functools.partial(replaying.page_of_grade, result)
@@ -149,14 +154,14 @@ def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None = 
     instructor's release has only the public checks. Raises GradingError if the task now passes, or if there is no run
     to show: a piece in Python, or one that does not compile.
     """
-    from ep_lib.workshop import replaying
+    from ep_lib.workshop.course import replaying
 
     return replaying.replay(exercise, task, seed, mine, public=public)
 
 
 def map(notebook: str) -> CourseMap:
     """The map at the head of a notebook ("01"): the finished parts of ep_lib, and the piece that you add."""
-    from ep_lib.workshop.course_map import course_map
+    from ep_lib.workshop.course.course_map import course_map
 
     return course_map(notebook)
 
@@ -166,7 +171,7 @@ def my_progress() -> MyProgress:
 
     It covers work on this machine. Raises GradingError if there is no workshop here.
     """
-    from ep_lib.workshop import progress_page
+    from ep_lib.workshop.course import progress_page
 
     return progress_page.my_progress()
 
@@ -177,7 +182,7 @@ def puzzle(number: str) -> Shown:
     The cell below it begins with ``%%puzzle 00.1`` and holds your lines; run it as often as you like. Raises
     ArgumentError for an unknown number.
     """
-    from ep_lib.workshop.puzzles import cell
+    from ep_lib.workshop.course.puzzles import cell
 
     return cell.show(number)
 
@@ -185,7 +190,7 @@ def puzzle(number: str) -> Shown:
 def watch() -> Page:
     """Shows the run of your last puzzle, or of your last exercise's failed task, step by step: each thread's turns and
     writes. Raises ArgumentError if there is none."""
-    from ep_lib.workshop.puzzles import cell
+    from ep_lib.workshop.course.puzzles import cell
 
     return _watch() if _watch is not None else cell.watch()
 
@@ -193,7 +198,7 @@ def watch() -> Page:
 def _run_puzzle(line: str, cell: str) -> None:
     """``%%puzzle 00.1``: runs the lines below as your answer to a puzzle."""
     global _watch
-    from ep_lib.workshop.puzzles import cell as puzzle_cell
+    from ep_lib.workshop.course.puzzles import cell as puzzle_cell
 
     _watch = None
     puzzle_cell.run_cell(line, cell)
@@ -202,10 +207,10 @@ def _run_puzzle(line: str, cell: str) -> None:
 def ladder(number: str | int, **options: Any) -> Table:
     """Runs the rungs of a tutorial file, checks and times each, and returns the table for display.
 
-    ``ladder("06")`` is `ep-lib ladder 06` for a notebook; ``options`` are those of :func:`ep_lib.workshop.ladders.run`:
-    backend, fabric, hardware, rungs.
+    ``ladder("06")`` is `ep-lib ladder 06` for a notebook; ``options`` are those of
+    :func:`ep_lib.workshop.course.ladders.run`: backend, fabric, hardware, rungs.
     """
-    from ep_lib.workshop import ladders
+    from ep_lib.workshop.course import ladders
 
     return ladders.run(number, **options)
 
@@ -218,7 +223,7 @@ def use_mine(mine: Path | str | None = None) -> Mine:
     run. ``mine``: the folder with your exercises, by default ``mine/``. Raises GradingError if it is invalid.
     ``stop()``, or the end of a ``with``, restores the library's pieces.
     """
-    from ep_lib.workshop import mine as own
+    from ep_lib.workshop.course import mine as own
 
     return own.Mine(own.find_pieces(mine))
 
@@ -227,7 +232,7 @@ def my_program(mine: Path | str | None = None) -> Program:
     """Your program so far: tokens go to their experts and back on your pieces. Shows your pieces on the main path with
     counts of their use, whether every bit is right, and your pieces beside this path. ``mine`` and errors as in
     :func:`use_mine`."""
-    from ep_lib.workshop import program
+    from ep_lib.workshop.course import program
 
     return program.my_program(mine)
 
@@ -260,7 +265,7 @@ def _show_interrupt(shell: Any, kind: type, error: BaseException, trace: Any, tb
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the cell magics in an IPython shell; ``%load_ext ep_lib.workshop`` calls it."""
-    from ep_lib.workshop import kernel_cell
+    from ep_lib.workshop.course import kernel_cell
 
     kernel_cell.register(shell)
     shell.register_magic_function(_run_puzzle, magic_kind="cell", magic_name="puzzle")

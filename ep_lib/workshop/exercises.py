@@ -1,8 +1,8 @@
 """Exercises: folders under ``solutions/`` with an ``exercise.toml``, which this module reads and checks.
 
 The folder is the source of truth. Its pieces are the files that ``ep_lib`` itself runs (``runs_as`` says where the copy
-is), the learner's version under ``exercises/`` is generated from it (:mod:`ep_lib.workshop.generate`), and the hidden
-tests are one module in :mod:`ep_lib.workshop.hidden`.
+is), the learner's version under ``exercises/`` is generated from it (:mod:`ep_lib.workshop.course.generate`), and the
+hidden tests are one module in :mod:`ep_lib.workshop.hidden`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit import pieces, sealed
 from ep_lib.require import a_path, several, show, text
 from ep_lib.workshop import exercises
+from ep_lib.workshop.course.notes import ORANGE, RED, Note, code_box, highlight, marked, number_before, show_note
+from ep_lib.workshop.course.prediction import predict
 from ep_lib.workshop.exercises import Exercise, file_of_the_course, workshop_root
-from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, number_before, show_note
-from ep_lib.workshop.prediction import predict
 
 __all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_finding", "show_source", "watched"]
 

@@ -22,7 +22,7 @@ from typing import Any
 import contest
 
 from ep_lib.errors import EpError, GradingError
-from ep_lib.workshop.grader import printable
+from ep_lib.workshop.grader.grading import printable
 
 _MOST_LETTERS = 40  # of a name
 _ALSO_ALLTOALL = ("all_to_all", "all-to-all")  # an exercise has the one name, people write the other: both are taken

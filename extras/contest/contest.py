@@ -32,11 +32,11 @@ from ep_lib.jit.lexer import without_comments
 from ep_lib.version import __version__
 from ep_lib.workshop import hidden
 from ep_lib.workshop.exercises import Exercise, Task, workshop_root
-from ep_lib.workshop.grader import Grade, examine
+from ep_lib.workshop.grader.grading import Grade, examine
+from ep_lib.workshop.grader.kernels import kernel_of
+from ep_lib.workshop.grader.scenario import Array, ByRank, Launch, Outputs, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, HiddenTests, Rng
 from ep_lib.workshop.hidden.cases import under_checker
-from ep_lib.workshop.kernels import kernel_of
-from ep_lib.workshop.scenario import Array, ByRank, Launch, Outputs, Scenario
 
 SCHEMA = 1  # of a line of the leaderboard
 HARDWARE = "h100-cx7"

@@ -28,6 +28,7 @@ from ep_lib.commands.demo.report import Listener
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.moe.layer import ExpertRange, Experts, MoELayer
 from ep_lib.moe.routing import load_balancing_loss, load_per_expert, route
+from ep_lib.workshop.course.mine import find_pieces
 from ep_lib.workshop.lessons import moe_spread as demo_spread
 from ep_lib.workshop.lessons.moe_model import (
     ByteMoE,
@@ -43,7 +44,6 @@ from ep_lib.workshop.lessons.moe_model import (
 from ep_lib.workshop.lessons.moe_own import run_ways
 from ep_lib.workshop.lessons.moe_runs import LOSS_TOLERANCE, Traffic
 from ep_lib.workshop.lessons.moe_spread import run_spread
-from ep_lib.workshop.mine import find_pieces
 
 SMALL = ModelConfig(hidden=16, ffn=16, num_experts=8, context=16, conv_width=3)
 

@@ -10,7 +10,7 @@ from support import ROOT
 
 import ep_lib
 from ep_lib import errors, workshop
-from ep_lib.workshop.course_map import MAIN_HOURS, STAGES, Stage, in_hours, paths
+from ep_lib.workshop.course.course_map import MAIN_HOURS, STAGES, Stage, in_hours, paths
 
 NOTEBOOKS = {path.stem.partition("_")[0]: path for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
 

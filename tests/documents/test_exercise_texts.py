@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from ep_lib.workshop import exercises, generate, hidden
+from ep_lib.workshop import exercises, hidden
+from ep_lib.workshop.course import generate
 from ep_lib.workshop.exercises import Exercise
 
 each_exercise = pytest.mark.parametrize(
@@ -19,7 +20,7 @@ each_exercise = pytest.mark.parametrize(
 @each_exercise
 def test_generated_files_match_the_solution(exercise: Exercise) -> None:
     drifted = generate.drifted(generate.generated(exercise))
-    assert not drifted, f"edit solutions/, then run `python -m ep_lib.workshop.generate`; drifted: {drifted}"
+    assert not drifted, f"edit solutions/, then run `python -m ep_lib.workshop.course.generate`; drifted: {drifted}"
     for piece in exercise.pieces:
         runs = (exercise.root / exercise.runs_as / piece).read_text("utf-8")
         solution = (exercise.solution_dir / piece).read_text("utf-8").splitlines()

@@ -14,11 +14,11 @@ import pytest
 from puzzle_answers import WRONG
 from support import ROOT
 
-from ep_lib.workshop import puzzles
-from ep_lib.workshop.course_map import MAIN
+from ep_lib.workshop.course import puzzles
+from ep_lib.workshop.course.course_map import MAIN
+from ep_lib.workshop.course.puzzles import page
+from ep_lib.workshop.course.puzzles.puzzle import CUDA_LINES, PYTHON_LINES
 from ep_lib.workshop.notebook import LONGEST
-from ep_lib.workshop.puzzles import page
-from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 PUZZLES = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
@@ -155,7 +155,7 @@ def test_no_cell_shows_the_outcome_before_the_question(path: Path) -> None:
 @pytest.mark.parametrize("number", sorted({path.stem[:2] for path in NOTEBOOKS}))
 def test_each_question_of_a_notebook_has_its_reason(number: str) -> None:
     paths = [path for path in NOTEBOOKS if path.stem.startswith(number)]  # 01 and 01b share a module
-    answers = importlib.import_module(f"ep_lib.workshop.answers.nb{number}").ANSWERS
+    answers = importlib.import_module(f"ep_lib.workshop.course.answers.nb{number}").ANSWERS
     keys, choices = [], {}
     for cell in (cell for path in paths for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]):
         source = "".join(cell["source"])
@@ -191,7 +191,7 @@ def test_the_notebook_has_its_cells(notebook: str) -> None:
 
 def test_the_page_of_all_puzzles_has_each_once_and_hardly_prose_before() -> None:
     text = (ROOT / "notebooks" / page.NAME).read_text(encoding="utf-8")
-    assert text == page.as_notebook(), "run python -m ep_lib.workshop.generate"
+    assert text == page.as_notebook(), "run python -m ep_lib.workshop.course.generate"
     pytest.importorskip("nbformat").validate(json.loads(text))
     cells = json.loads(text)["cells"]
     sources = ["".join(cell["source"]) for cell in cells]

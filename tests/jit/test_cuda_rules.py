@@ -15,7 +15,7 @@ from ep_lib.errors import KernelCompileError, KernelLaunchError
 from ep_lib.jit import cuda_rules, gxx, nvrtc, toolkit
 from ep_lib.jit.kernel import Kernel
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.grader import grade
+from ep_lib.workshop.grader.grading import grade
 
 pytestmark = [pytest.mark.cuda_rules, pytest.mark.skipif(not nvrtc.available(), reason="NVRTC is not installed")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ep_lib.workshop import executors, marking
+from ep_lib.workshop.classroom import executors, marking
 from ep_lib.workshop.exercises import find
 
 EXERCISE = find("10_plan")

@@ -181,7 +181,8 @@ def of_dispatch_combine(rank: Rank) -> list[Call]:
 
 def of_the_workshop(folder: Path) -> list[Call]:
     """What notebooks call."""
-    from ep_lib.workshop import ladders, notebook, pcie_model
+    from ep_lib.workshop import notebook, pcie_model
+    from ep_lib.workshop.course import ladders
 
     setting = pcie_model.Setting(2)
     question: dict[str, Any] = {"key": "00.hostile", "question": "Which?", "choices": ["a", "b"], "answer": None}

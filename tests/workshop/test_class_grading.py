@@ -27,15 +27,15 @@ from ep_lib import processes
 from ep_lib.cli import main
 from ep_lib.commands import grade as grade_command
 from ep_lib.errors import GradingError
-from ep_lib.workshop import class_grading, marking, similar
-from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
+from ep_lib.workshop.classroom import class_grading, marking, similar
+from ep_lib.workshop.classroom.class_grading import collect, grade_class, left_to_do
+from ep_lib.workshop.classroom.gradebook import Book, HandedIn
+from ep_lib.workshop.classroom.gradebook_views import standings_of, write_all
+from ep_lib.workshop.classroom.handed_in import MAX_NOTEBOOK_BYTES
+from ep_lib.workshop.classroom.marking import Job, Result
+from ep_lib.workshop.course.puzzles import graded
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.gradebook import Book, HandedIn
-from ep_lib.workshop.gradebook_views import standings_of, write_all
-from ep_lib.workshop.grader import Grade
-from ep_lib.workshop.handed_in import MAX_NOTEBOOK_BYTES
-from ep_lib.workshop.marking import Job, Result
-from ep_lib.workshop.puzzles import graded
+from ep_lib.workshop.grader.grading import Grade
 
 EXERCISE = find("01")
 PIECE = EXERCISE.pieces[0]

@@ -12,7 +12,7 @@ from support import grading_jobs
 from support.mpi import mpiexec
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.workshop import executors, marking
+from ep_lib.workshop.classroom import executors, marking
 
 
 def points(name: str, jobs_at_a_time: int = 2) -> dict[str, int]:
@@ -78,6 +78,6 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_mpi_outside_of_mpiexec_says_how_to_start_it() -> None:
     pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
-    program = "from ep_lib.workshop.executors import open_executor\nwith open_executor('mpi'): pass"
+    program = "from ep_lib.workshop.classroom.executors import open_executor\nwith open_executor('mpi'): pass"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1 and "mpiexec -n 5 ep-lib ..." in done.stderr

@@ -13,10 +13,10 @@ from grader_answers import submission
 
 from ep_lib.workshop import hidden
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.feedback import what_failed
+from ep_lib.workshop.grader.feedback import what_failed
+from ep_lib.workshop.grader.process.runner import Runner
+from ep_lib.workshop.grader.scenario import FRAME, Scenario, frame_sizes, unpack_outputs
 from ep_lib.workshop.hidden import Case
-from ep_lib.workshop.runner import Runner
-from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes, unpack_outputs
 
 pytestmark = [
     pytest.mark.slow,

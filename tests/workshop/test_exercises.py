@@ -12,7 +12,8 @@ import pytest
 import ep_lib
 from ep_lib import workshop
 from ep_lib.errors import GradingError, KernelFault
-from ep_lib.workshop import exercises, generate
+from ep_lib.workshop import exercises
+from ep_lib.workshop.course import generate
 from ep_lib.workshop.exercises import Exercise
 
 pytestmark = [pytest.mark.cuda_rules, pytest.mark.slow]

@@ -19,9 +19,9 @@ import pytest
 
 from ep_lib import processes
 from ep_lib.errors import GradingError
-from ep_lib.workshop import gradebook
-from ep_lib.workshop import gradebook_views as views
-from ep_lib.workshop.gradebook import (
+from ep_lib.workshop.classroom import gradebook
+from ep_lib.workshop.classroom import gradebook_views as views
+from ep_lib.workshop.classroom.gradebook import (
     ANY_EXERCISE,
     BEST,
     EXTENSION,
@@ -320,7 +320,7 @@ def test_a_killed_grader_leaves_whole_attempts_only(tmp_path: Path) -> None:
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from ep_lib.workshop.gradebook import Book
+from ep_lib.workshop.classroom.gradebook import Book
 from test_gradebook import record
 book = Book(Path({str(tmp_path / "class.db")!r}))
 for number in range(3):
@@ -347,7 +347,7 @@ def test_two_graders_write_at_once(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from ep_lib.workshop.gradebook import Book
+from ep_lib.workshop.classroom.gradebook import Book
 from test_gradebook import record
 with Book(Path({str(tmp_path / "class.db")!r})) as book:
     print(sum(book.append(f"learner {{number}}", "01", "d", "v1", record(2, 0)) for number in range(40)))

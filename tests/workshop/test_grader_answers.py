@@ -14,9 +14,9 @@ from grader_answers import of_kind, submission
 
 from ep_lib import processes
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.grader import Grade, grade
+from ep_lib.workshop.grader.grading import Grade, grade
+from ep_lib.workshop.grader.process.sandbox import Limits
 from ep_lib.workshop.hidden import load
-from ep_lib.workshop.sandbox import Limits
 
 pytestmark = [
     pytest.mark.slow,

@@ -15,9 +15,9 @@ from grader_answers import submission
 from ep_lib import workshop
 from ep_lib.cli import main
 from ep_lib.errors import GradingError, KernelCompileError
-from ep_lib.workshop import marking
+from ep_lib.workshop.classroom import marking
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.grader import Grade, TaskGrade, as_text, grade
+from ep_lib.workshop.grader.grading import Grade, TaskGrade, as_text, grade
 
 pytestmark = [
     pytest.mark.slow,

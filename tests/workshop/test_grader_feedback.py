@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ep_lib.workshop import guest
-from ep_lib.workshop.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
-from ep_lib.workshop.hidden import ex01_write_signal
-from ep_lib.workshop.hidden.cases import of_kernels
-from ep_lib.workshop.pieces import load
-from ep_lib.workshop.scenario import (
+from ep_lib.workshop.grader.feedback import CHECKER_IS_OFF, advice_for, says_all, what_failed
+from ep_lib.workshop.grader.pieces import load
+from ep_lib.workshop.grader.process import guest
+from ep_lib.workshop.grader.scenario import (
     RETURNED_NOTHING,
     BadReply,
     Complaint,
@@ -26,6 +24,8 @@ from ep_lib.workshop.scenario import (
     pack,
     unpack_outputs,
 )
+from ep_lib.workshop.hidden import ex01_write_signal
+from ep_lib.workshop.hidden.cases import of_kernels
 
 SCENARIO = Scenario(ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
 WORK = Path("/tmp/ep_grade_x")

@@ -21,12 +21,13 @@ import pytest
 from ep_lib import processes
 from ep_lib.jit.cache import cache_dir
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.feedback import failure_text
+from ep_lib.workshop.grader import grading
+from ep_lib.workshop.grader.feedback import failure_text
+from ep_lib.workshop.grader.process import walls, zygote
+from ep_lib.workshop.grader.process.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox
+from ep_lib.workshop.grader.scenario import FRAME, BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 from ep_lib.workshop.hidden import load
-from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, ChildUsedItsTime, Limits, Sandbox
-from ep_lib.workshop.scenario import FRAME, BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
 pytestmark = pytest.mark.slow
 Scripted = Callable[..., Sandbox]
@@ -94,7 +95,7 @@ def test_a_frame_that_announces_too_much_is_not_read(prefix: bytes) -> None:
 
 def test_the_zygote_loads_neither_hidden_tests_nor_solutions() -> None:
     code = (
-        "import sys, importlib, ep_lib.workshop.zygote as zygote\n"
+        "import sys, importlib, ep_lib.workshop.grader.process.zygote as zygote\n"
         "for name in (*zygote.MODULES, *sys.argv[1:]): importlib.import_module(name)\n"
         "for name, module in sys.modules.items(): print(name, getattr(module, '__file__', ''))"
     )
@@ -103,7 +104,7 @@ def test_the_zygote_loads_neither_hidden_tests_nor_solutions() -> None:
         [sys.executable, "-c", code, *imports], capture_output=True, text=True, check=True, timeout=300
     )
     loaded = done.stdout.splitlines()
-    assert not [line for line in loaded if "ep_lib" in line and re.search("hidden|grader|answers|puzzles", line)]
+    assert not [line for line in loaded if "ep_lib" in line and re.search("hidden|grading|answers|puzzles", line)]
     for exercise in map(find, names()):
         for piece in exercise.pieces:
             copy = exercise.root / exercise.runs_as / piece
@@ -120,7 +121,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script
         work.mkdir(exist_ok=True)
         (work / "script.py").write_text(script)
         monkeypatch.setattr(Sandbox, "_program", lambda _: "exec(open('script.py').read())")
-        around = grader._open_to(find("01"), load("01_write_signal", public=False), tmp_path)
+        around = grading._open_to(find("01"), load("01_write_signal", public=False), tmp_path)
         made.append(Sandbox(tmp_path, Limits(**limits), work, {}, around))  # type: ignore[arg-type]
         return made[-1]
 
@@ -129,7 +130,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script
         each.end()
 
 
-ANSWERS = "import os\nfrom ep_lib.workshop.scenario import pack\nos.write(reply, pack({'said': %s}))\n"
+ANSWERS = "import os\nfrom ep_lib.workshop.grader.scenario import pack\nos.write(reply, pack({'said': %s}))\n"
 
 
 def said(box: Sandbox) -> Any:
@@ -191,7 +192,7 @@ def test_a_wall_stands_on_every_side(tmp_path: Path, scripted: Scripted) -> None
     load("01_write_signal", public=False)
     hidden = Path(sys.modules["ep_lib.workshop.hidden.ex01_write_signal"].__cached__)
     script = (
-        "import ctypes, fcntl, mmap, os, resource, socket\nfrom ep_lib.workshop.scenario import pack\n"
+        "import ctypes, fcntl, mmap, os, resource, socket\nfrom ep_lib.workshop.grader.scenario import pack\n"
         "def called(name, *words):\n"
         "    if getattr(ctypes.CDLL(None, use_errno=True), name)(*words) < 0: raise OSError(ctypes.get_errno(), name)\n"
         f"root, cache, grader, home = {str(ROOT)!r}, {str(cache_dir())!r}, {os.getpid()}, {str(Path.home())!r}\n"
@@ -216,7 +217,7 @@ def test_a_wall_stands_on_every_side(tmp_path: Path, scripted: Scripted) -> None
 def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted: Scripted) -> None:
     box = scripted(
         "import os, sys\n"
-        "from ep_lib.workshop.scenario import pack\n"
+        "from ep_lib.workshop.grader.scenario import pack\n"
         "print('x' * 300000, flush=True)\n"
         "os.write(reply, pack({'nonce': 'n'}, b'body'))\n"
         "import time; time.sleep(60)\n"
@@ -231,8 +232,8 @@ def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted: Scripted) -> No
 def test_what_is_printed_beyond_the_bound_goes_nowhere(scripted: Scripted) -> None:
     box = scripted(
         "import os, sys\n"
-        "from ep_lib.workshop import child\n"
-        "from ep_lib.workshop.scenario import pack\n"
+        "from ep_lib.workshop.grader.process import child\n"
+        "from ep_lib.workshop.grader.scenario import pack\n"
         "class Prints(child.Runner):\n"
         "    def answer(self, request):\n"
         "        super().answer({**request, 'compile': (), 'import': (), 'programs': ()})\n"
@@ -309,7 +310,7 @@ def test_time_that_was_computed_is_told_from_time_that_was_waited(scripted: Scri
 
 def test_all_scenarios_together_have_a_limit(scripted: Scripted) -> None:
     box = scripted(
-        "import os, time\nfrom ep_lib.workshop.scenario import pack\n"
+        "import os, time\nfrom ep_lib.workshop.grader.scenario import pack\n"
         "while True:\n    time.sleep(0.3)\n    os.write(reply, pack({}))\n    sys.stdin.buffer.read(1)\n",
         total_s=0.5,
     )
@@ -321,7 +322,7 @@ def test_all_scenarios_together_have_a_limit(scripted: Scripted) -> None:
 def test_nothing_survives_that_left_session_parent_and_environment(scripted: Scripted) -> None:
     box = scripted(
         "import os, subprocess, sys, time\n"
-        "from ep_lib.workshop.scenario import pack\n"
+        "from ep_lib.workshop.grader.scenario import pack\n"
         "p = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
         "read, write = os.pipe()\n"
         "if os.fork() == 0:\n"
@@ -340,7 +341,7 @@ def test_nothing_survives_that_left_session_parent_and_environment(scripted: Scr
 
 
 def opened(exercise: str, work: Path) -> set[Path]:
-    around = grader._open_to(find(exercise), load(exercise, public=False), work)
+    around = grading._open_to(find(exercise), load(exercise, public=False), work)
     return {each.resolve() for each in around["readable"]}
 
 
@@ -439,12 +440,13 @@ class _NoMemory:
 
 
 def test_a_child_without_memory_is_tried_once_more() -> None:
-    ask = functools.partial(grader._ask, request={}, scenario=None, seconds=1.0)
+    ask = functools.partial(grading._ask, request={}, scenario=None, seconds=1.0)
     once, twice = _NoMemory(1), _NoMemory(2)
     assert ask(once).failure is None and (once.asked, once.ended) == (2, 1)
     failure = ask(twice).failure
     assert (
-        failure is not None and failure_text(failure, Path("/proc/self/no-such")) == f"MemoryError: {grader._NO_MEMORY}"
+        failure is not None
+        and failure_text(failure, Path("/proc/self/no-such")) == f"MemoryError: {grading._NO_MEMORY}"
     )
     assert twice.asked == 2, "and what judges a class tries again, alone"
     own = _NoMemory(1, " (line 3 of 10_plan.py)")  # a list of the learner's that is too long

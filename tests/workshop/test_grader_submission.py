@@ -10,9 +10,9 @@ import pytest
 from ep_lib.errors import GradingError
 from ep_lib.processes import descendants
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.grader import grade
-from ep_lib.workshop.sandbox import Limits
-from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
+from ep_lib.workshop.grader.grading import grade
+from ep_lib.workshop.grader.process.sandbox import Limits
+from ep_lib.workshop.grader.submission import copy_pieces, not_text, reaches_out
 
 EXERCISE = find("01")
 PIECE = "ep/write_signal.cuh"

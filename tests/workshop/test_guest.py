@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 
 from ep_lib import spawn
 from ep_lib.bootstrap import wire
 from ep_lib.errors import ArgumentError, EpError, RankFailed
-from ep_lib.workshop import crossing
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.far import Far, Guest
-from ep_lib.workshop.followed import Carried, TheKernel, TheRank, findings_of, kernels
-from ep_lib.workshop.grader import grade
-from ep_lib.workshop.guest import Nursery
-from ep_lib.workshop.scenario import CHECKER_IS_OFF
+from ep_lib.workshop.grader.followed import Carried, TheKernel, TheRank, findings_of, kernels
+from ep_lib.workshop.grader.grading import grade
+from ep_lib.workshop.grader.process import crossing
+from ep_lib.workshop.grader.process.far import Far, Guest
+from ep_lib.workshop.grader.process.guest import Nursery
+from ep_lib.workshop.grader.scenario import CHECKER_IS_OFF
 
 PYTHON = [name for name in names() if find(name).pieces[0].endswith(".py")]
 NEEDS_A_COMPILER = pytest.mark.skipif(
@@ -204,7 +205,7 @@ def other(rank, kernel): rank.launch(ep_lib.Kernel.from_source("", "x"), 1, 1, [
 @NEEDS_A_COMPILER
 def test_a_rank_and_its_arrays_are_those_of_the_worker(guest: Made) -> None:
     piece = guest(LAUNCHES)
-    kernel = kernels(Path(crossing.__file__).with_name("hidden") / "ex00_first_main.cu")["note"]
+    kernel = kernels(ROOT / "ep_lib/workshop/hidden/ex00_first_main.cu")["note"]
 
     def run(function: str) -> Any:
         (found,) = spawn(
@@ -252,7 +253,7 @@ def test_a_silent_checker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent:
         findings = ()
 
-    monkeypatch.setattr("ep_lib.workshop.followed.check", lambda *_, **__: Silent)
+    monkeypatch.setattr("ep_lib.workshop.grader.followed.check", lambda *_, **__: Silent)
     assert findings_of(lambda rank: None, 2, None, seeds=1, heap_bytes=1 << 16) == [CHECKER_IS_OFF]  # type: ignore[arg-type]
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from ep_lib import processes
 from ep_lib.errors import GradingError
-from ep_lib.workshop import handed_in
+from ep_lib.workshop.classroom import handed_in
+from ep_lib.workshop.classroom.handed_in import Found, Submission, pieces_in, submissions
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.handed_in import Found, Submission, pieces_in, submissions
 
 EXERCISE = find("01")
 PIECE = EXERCISE.pieces[0]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from honest_idioms import Idiom, idioms, submission
 
-from ep_lib.workshop import grader
-from ep_lib.workshop.watched import look_through
+from ep_lib.workshop.grader import grading
+from ep_lib.workshop.grader.watched import look_through
 
 PYTHON, CPP = idioms("python.txt"), idioms("cpp.txt")
 MOST_FLAGGED = 3
@@ -47,6 +47,6 @@ def together() -> list[list[Idiom]]:
 @pytest.mark.parametrize("pack", together(), ids=lambda pack: f"{pack[0].exercise}-{pack[0].name}")
 def test_with_honest_idioms_a_right_answer_has_full_marks(pack: list[Idiom], tmp_path: Path) -> None:
     exercise, mine = submission(pack, tmp_path)
-    found = grader.grade(exercise.name, mine, seed=1)
+    found = grading.grade(exercise.name, mine, seed=1)
     assert found.full, (found.problem, [each.message for each in found.tasks if not each.passed])
     assert len(found.flags) <= MOST_FLAGGED, found.flags

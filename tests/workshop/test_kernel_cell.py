@@ -128,7 +128,7 @@ def test_a_puzzle_whose_lines_were_deleted_is_no_error(shell: Any, capsys: pytes
 def test_an_interrupt_is_one_line(shell: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted = Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr("ep_lib.runtime.spawn.make_machine", interrupted)
-    monkeypatch.setattr("ep_lib.workshop.puzzles.puzzle.Puzzle.attempt", interrupted)
+    monkeypatch.setattr("ep_lib.workshop.course.puzzles.puzzle.Puzzle.attempt", interrupted)
     cells = {
         "x = 1\nep_lib.spawn(print, 2, 'emulator')": "line 2: ep_lib.spawn(print, 2, 'emulator')\n",
         "%%puzzle 00.1\n*box = 1;": "Interrupted in %%puzzle 00.1\n",

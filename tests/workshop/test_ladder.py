@@ -12,7 +12,7 @@ from support import ROOT
 import ep_lib
 from ep_lib import errors
 from ep_lib.cli import main
-from ep_lib.workshop import ladders
+from ep_lib.workshop.course import ladders
 from ep_lib.workshop.lessons import dispatch_combine as lesson
 
 pytestmark = pytest.mark.cuda_rules

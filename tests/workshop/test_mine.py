@@ -19,9 +19,9 @@ from ep_lib.callers import short_path
 from ep_lib.jit import gxx, pieces
 from ep_lib.jit.kernel import library_kernel
 from ep_lib.workshop import exercises
-from ep_lib.workshop.grader import as_text, grade, start
+from ep_lib.workshop.course.mine import Mine, find_pieces
+from ep_lib.workshop.grader.grading import as_text, grade, start
 from ep_lib.workshop.lessons import two_levels
-from ep_lib.workshop.mine import Mine, find_pieces
 from ep_lib.workshop.notebook import find
 
 RING = "05_ring/ep/ring.cuh"

@@ -11,7 +11,7 @@ from support import ROOT
 
 from ep_lib.commands import lab
 from ep_lib.errors import GradingError
-from ep_lib.workshop.copies import update
+from ep_lib.workshop.course.copies import update
 
 
 def notebook(*sources: str, output: str = "") -> str:

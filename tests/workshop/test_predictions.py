@@ -13,10 +13,10 @@ import pytest
 from support import ROOT
 
 from ep_lib import errors, viz
-from ep_lib.workshop import prediction, progress
-from ep_lib.workshop.notes import Note
-from ep_lib.workshop.prediction import Prediction, predict
-from ep_lib.workshop.saving import before_saving
+from ep_lib.workshop.course import prediction, progress
+from ep_lib.workshop.course.notes import Note
+from ep_lib.workshop.course.prediction import Prediction, predict
+from ep_lib.workshop.course.saving import before_saving
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 WIDGETS = "application/vnd.jupyter.widget-view+json"

@@ -11,10 +11,10 @@ from support import ROOT
 from ep_lib import workshop
 from ep_lib.errors import GradingError
 from ep_lib.jit import sealed
-from ep_lib.workshop import progress, progress_page, puzzles
-from ep_lib.workshop.course_map import STAGES
+from ep_lib.workshop.course import progress, progress_page, puzzles
+from ep_lib.workshop.course.course_map import STAGES
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.grader import Grade, TaskGrade, as_text, default_mine, start
+from ep_lib.workshop.grader.grading import Grade, TaskGrade, as_text, default_mine, start
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from puzzle_answers import WRONG
 import ep_lib
 from ep_lib import errors, viz, workshop
 from ep_lib.emulator.accesses import MemoryAccess
-from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.puzzles import cell
-from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
-from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, Bench, Puzzle
+from ep_lib.workshop.course import progress, puzzles
+from ep_lib.workshop.course.puzzles import cell
+from ep_lib.workshop.course.puzzles.cell import Answer, answer, run_cell, watch
+from ep_lib.workshop.course.puzzles.puzzle import CUDA_LINES, Bench, Puzzle
 
 pytestmark = pytest.mark.cuda_rules
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ep_lib.workshop.watched import reaches
+from ep_lib.workshop.grader.watched import reaches
 
 LOOKS = {
     "the oracle": ("import ep_lib\nwants = ep_lib.reference.layout(x)", "ep_lib.reference"),
     "the oracle, imported": ("from ep_lib import reference", "ep_lib.reference"),
     "the grader": ("from ep_lib.workshop import grader", "ep_lib.workshop"),
-    "the grader, as a module": ("import ep_lib.workshop.grader", "ep_lib.workshop"),
+    "the grader, as a module": ("import ep_lib.workshop.grader.grading", "ep_lib.workshop"),
     "another program": ("from subprocess import run", "import subprocess"),
     "behind an encoding": ("# coding: raw_unicode_escape\n# \\u000aimport socket", "import socket"),
 }

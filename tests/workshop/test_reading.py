@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ep_lib.workshop import reading, similar
+from ep_lib.workshop.classroom import similar
+from ep_lib.workshop.course.generate import version_of
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.generate import version_of
-from ep_lib.workshop.sandbox import Stopped, stop_all
-from ep_lib.workshop.watched import look_through
+from ep_lib.workshop.grader import reading
+from ep_lib.workshop.grader.process.sandbox import Stopped, stop_all
+from ep_lib.workshop.grader.watched import look_through
 
 BYTES = 1 << 16
 # Each took minutes, by a pattern that begins anew at each character, or a list that is

@@ -21,9 +21,11 @@ from support import ROOT
 from ep_lib.cli import main
 from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import sealed
-from ep_lib.workshop import class_grading, hidden, puzzles, release
+from ep_lib.workshop import hidden
+from ep_lib.workshop.classroom import class_grading, release
+from ep_lib.workshop.course import puzzles
+from ep_lib.workshop.course.generate import sealed_text, with_holes
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.generate import sealed_text, with_holes
 
 EXERCISES = [find(name) for name in names()]
 HIDDEN = ROOT / "ep_lib" / "workshop" / "hidden"
@@ -214,7 +216,7 @@ try:
     workshop.grade("00_first_kernel", sys.argv[1])
 except GradingError as error:
     assert "are with your instructor" in str(error)
-from ep_lib.workshop.grader import grade
+from ep_lib.workshop.grader.grading import grade
 assert grade("00_first_kernel", sys.argv[1], tests=sys.argv[2]).full
 assert workshop.python_piece("02_handshake").frame(b"abc").endswith(b"abc")
 assert not workshop.puzzle("00.1").puzzle.solution and "instructor" in repr(workshop.puzzle("00.1").solution())

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ep_lib.workshop import grader, walls
 from ep_lib.workshop.exercises import find, names
-from ep_lib.workshop.grader import Grade, grade
+from ep_lib.workshop.grader import grading
+from ep_lib.workshop.grader.grading import Grade, grade
+from ep_lib.workshop.grader.process import walls
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,7 +62,7 @@ PYTHON = {
 TOP = """
 import os, resource, socket, sys, time
 import ep_lib
-from ep_lib.workshop import crossing
+from ep_lib.workshop.grader.process import crossing
 class Any(int):
     def __eq__(self, other): return True
     def __hash__(self): return 0
@@ -201,7 +202,7 @@ CPP = {
 @pytest.mark.parametrize("cheat", CPP)
 def test_a_piece_in_cpp_is_caught(cheat: str, rules: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its words: nothing reads them."""
-    monkeypatch.setattr(grader, "read", lambda *_: ("", []))
+    monkeypatch.setattr(grading, "read", lambda *_: ("", []))
     monkeypatch.setenv("EP_LIB_CUDA_RULES", str(rules))
     top, body, says = CPP[cheat]
     at = SOLUTION.index("namespace ep {") + len("namespace ep {")

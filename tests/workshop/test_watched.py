@@ -19,9 +19,9 @@ from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.toolkit import Compiler
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
-from ep_lib.workshop import watched
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.grader import grade
+from ep_lib.workshop.grader import watched
+from ep_lib.workshop.grader.grading import grade
 
 EXERCISE = find("01")
 PIECE = EXERCISE.pieces[0]

@@ -10,9 +10,9 @@ from grader_answers import submission
 
 from ep_lib import workshop
 from ep_lib.errors import ArgumentError, GradingError
+from ep_lib.workshop.course.replaying import page_of_grade
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.grader import grade
-from ep_lib.workshop.replaying import page_of_grade
+from ep_lib.workshop.grader.grading import grade
 
 pytestmark = [
     pytest.mark.slow,

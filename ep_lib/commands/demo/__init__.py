@@ -24,8 +24,8 @@ from ep_lib.commands.demo.report import Console, DemoReport, Listener, in_words
 from ep_lib.config import BACKENDS
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.require import at_least_one, installs, one_of, whole_number
+from ep_lib.workshop.course.mine import find_pieces, names_aside
 from ep_lib.workshop.lessons.moe_runs import SpreadRun, problems_of
-from ep_lib.workshop.mine import find_pieces, names_aside
 
 if TYPE_CHECKING:
     from ep_lib.workshop.lessons.moe_model import ModelConfig

@@ -15,13 +15,13 @@ All but the first are optional.
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing. A test states only its own part:
 this package and the runner vary every scenario's schedules, the shape of blocks, idle threads, and the previous content
-of memory (:func:`varied`, :class:`ep_lib.workshop.scenario.Room`). The emulator finds accesses beside an array, so no
-test looks for them.
+of memory (:func:`varied`, :class:`ep_lib.workshop.grader.scenario.Room`). The emulator finds accesses beside an array,
+so no test looks for them.
 
-The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
-and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
-emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.far`). A ``.cu`` file calls the learner's
-functions as ``calls/ex<name>.cuh`` declares them; ``calls/ex<name>.cu`` compiles them
+The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code and
+records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same beside the
+emulator, while the piece is in a process of its own (:mod:`ep_lib.workshop.grader.process.far`). A ``.cu`` file calls
+the learner's functions as ``calls/ex<name>.cuh`` declares them; ``calls/ex<name>.cu`` compiles them
 (:mod:`ep_lib.jit.closed`). Begin with ex00_first_kernel.py, or ex02_handshake.py; cases.py, inputs.py, networks.py and
 judging.py have the code that several exercises share.
 """
@@ -40,8 +40,8 @@ import numpy as np
 
 from ep_lib.errors import GradingError
 from ep_lib.jit import sealed
-from ep_lib.workshop.pieces import module_of
-from ep_lib.workshop.scenario import Call, Launch, Outputs, Scenario
+from ep_lib.workshop.grader.pieces import module_of
+from ep_lib.workshop.grader.scenario import Call, Launch, Outputs, Scenario
 
 Rng = np.random.Generator
 

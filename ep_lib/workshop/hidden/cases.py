@@ -11,8 +11,8 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import GradingError
+from ep_lib.workshop.grader.scenario import Array, Call, Scenario
 from ep_lib.workshop.hidden import CANARY_TASK, Case, Rng
-from ep_lib.workshop.scenario import Array, Call, Scenario
 
 P = ParamSpec("P")
 Cases = Callable[[Rng], Iterator[Case]]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import of_kernels, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import random_words
 from ep_lib.workshop.hidden.networks import BOTH, PAIR, RING, Route, senders
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _GUARD = 5  # mirrors kGuard of the .cu file
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.workshop.followed import Carried
+from ep_lib.workshop.grader.followed import Carried
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import calling, drawn, one
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, STORES, UPDATES
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import drawn, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _BEGIN, _PUBLISH, _READ = (1 << bit for bit in range(3))

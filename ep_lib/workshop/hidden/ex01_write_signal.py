@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes, round_up
 from ep_lib.workshop.hidden.judging import each_rank, memory_wrong
 from ep_lib.workshop.hidden.networks import BACK, BOTH, PAIR, Route, senders
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _ROUTES: tuple[Route, ...] = (BACK, BOTH, (1, 2, 0), (2, 0, 1), (-1, 3, -1, 1), (3, 2, 1, 0), (1, 2, 3, 0))
 

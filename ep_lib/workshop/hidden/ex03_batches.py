@@ -9,12 +9,12 @@ import numpy as np
 
 from ep_lib.emulator.accesses import COUNT, NIC, UPDATES
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import all_of, drawn, on_fabrics, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
 from ep_lib.workshop.hidden.judging import each_rank
 from ep_lib.workshop.hidden.networks import BOTH, NODES, PAIR, RC, RING, SRD, Route, senders
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _P2P = Fabric()
 _SHALLOW = Fabric("srd", queue_depth=2)

@@ -9,11 +9,11 @@ import numpy as np
 
 from ep_lib.jit.device_state import FAULT_NONE
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, given, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.hidden.judging import fault_of
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _ROOM, _FILL, _PUSH, _PUSH_WARP, _WAIT, _FLUSH = (1 << bit for bit in range(6))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import (
     Cases,
@@ -23,7 +24,6 @@ from ep_lib.workshop.hidden.cases import (
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
 from ep_lib.workshop.hidden.judging import credits_wrong, each_rank
 from ep_lib.workshop.hidden.networks import RC, SRD
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 # Mirrors constants of the .cu file.
 _ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5))

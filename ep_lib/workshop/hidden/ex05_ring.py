@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.jit.device_state import FAULT_NONE
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, drawn, on_fabrics, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_bytes
 from ep_lib.workshop.hidden.judging import credits_wrong, each_rank, fault_of
 from ep_lib.workshop.hidden.networks import BOTH, PAIR, RC, RING, SRD, Route, senders
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import on_fabrics, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
 from ep_lib.workshop.hidden.networks import NODES
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _VECTOR_BYTES = 16
 _MOST = 1 << 25  # of a value or a count: the sums stay below 1 << 31

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ep_lib.workshop.grader.scenario import Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, on_fabrics, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
 from ep_lib.workshop.hidden.judging import each_rank
 from ep_lib.workshop.hidden.networks import IN_A_NODE
-from ep_lib.workshop.scenario import Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _GROUPS, _ORDER, _SIGNAL, _WAIT = 1, 2, 4, 8

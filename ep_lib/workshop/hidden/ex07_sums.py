@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import all_of, of_kernels, on_fabrics, one, several, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.hidden.networks import RC, SRD
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Whether this processor has fused multiply-add, which rounds a product and a sum once, as on GPUs.
 _JOINS = platform.machine() == "aarch64" or " fma " in Path("/proc/cpuinfo").read_text("utf-8", "replace")

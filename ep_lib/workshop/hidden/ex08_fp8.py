@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib import reference
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import drawn, one, several, under_checker
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 _LANES, _ELEMENTS, _GROUP = 32, 16, 128
 _BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -9,11 +9,11 @@ import numpy as np
 
 from ep_lib.emulator.accesses import LOADS, UPDATES
 from ep_lib.jit.device_state import FAULT_TIMEOUT
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import all_of, drawn, one, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of, random_words
 from ep_lib.workshop.hidden.judging import Fault, fault_of, narrow, not_sent_as_packets
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))

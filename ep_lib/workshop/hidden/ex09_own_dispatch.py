@@ -10,11 +10,11 @@ import numpy as np
 
 from ep_lib.emulator.accesses import BYTES, STORES
 from ep_lib.jit.device_state import FAULT_TIMEOUT
+from ep_lib.workshop.grader.scenario import Array, Launch, Outputs, Room, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, drawn, given, one, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.hidden.judging import each_rank, fault_of, not_sent_as_packets
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Room, Scenario
 
 # Mirrors constants of the .cu file.
 _WANTED, _TELL, _SEND_ROW, _RECEIVE, _ALL = (1 << bit for bit in range(5))

@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ep_lib.workshop.grader.scenario import Array
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import all_of, calling, one, several
-from ep_lib.workshop.scenario import Array
 
 PIECE = "routing.py"
 IMPORTS = ("torch", "ep_lib.moe.autograd")

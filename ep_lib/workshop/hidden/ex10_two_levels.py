@@ -9,12 +9,12 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.jit.device_state import FAULT_NONE, PHASE_NAMES
+from ep_lib.workshop.grader.scenario import Array, ByRank, Launch, Outputs, Scenario
 from ep_lib.workshop.hidden import Behaviour, Case, Rng
 from ep_lib.workshop.hidden.cases import Cases, all_of, drawn, under_checker
 from ep_lib.workshop.hidden.inputs import Job, job_numbers, job_of
 from ep_lib.workshop.hidden.judging import each_rank, fault_of
 from ep_lib.workshop.lessons.two_levels import by_node
-from ep_lib.workshop.scenario import Array, ByRank, Launch, Outputs, Scenario
 
 _BLOCKS, _LANES = 3, 32
 _BEFORE = 3.5  # the initial content of the places of sums

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.jit import sealed
+from ep_lib.workshop.grader.scenario import Array
 from ep_lib.workshop.hidden import Rng
-from ep_lib.workshop.scenario import Array
 
 Bytes = NDArray[np.uint8]
 Job = Any  # an instance of the class that job_of() makes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ep_lib.emulator.accesses import ATOMIC, COUNT, NIC, OF_PAIR, STORES, UPDATES, WIDTHS
 from ep_lib.jit.device_state import PHASE_NAMES
-from ep_lib.workshop.scenario import Array, Outputs
+from ep_lib.workshop.grader.scenario import Array, Outputs
 
 Kinds = NDArray[np.int64]  # of accesses to one rank's array: [ranks, *KINDS] of ep_lib/emulator/accesses.py
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib import Rank, spawn
-from ep_lib.workshop.far import Guest
-from ep_lib.workshop.followed import Followed, Sends, TheKernel, TheRank, findings_of, kernels
+from ep_lib.workshop.grader.followed import Followed, Sends, TheKernel, TheRank, findings_of, kernels
+from ep_lib.workshop.grader.process.far import Guest
 
 KERNELS = kernels(Path(__file__).with_name("ex00_first_main.cu"), "pass_on")
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib import Kernel, Rank, spawn
-from ep_lib.workshop.far import Far, Guest
-from ep_lib.workshop.followed import Followed, Receives, Sends, TheKernel, TheRank, findings_of, kernels
+from ep_lib.workshop.grader.followed import Followed, Receives, Sends, TheKernel, TheRank, findings_of, kernels
+from ep_lib.workshop.grader.process.far import Far, Guest
 
 KERNELS = kernels(Path(__file__).with_name("ex01_all_to_all.cu"), "write_signal_warp", "wait_and_read")
 

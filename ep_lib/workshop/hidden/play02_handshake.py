@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ep_lib.errors import EpError
-from ep_lib.workshop.far import Far, Guest
+from ep_lib.workshop.grader.process.far import Far, Guest
 
 _MOST_CALLS = 10_000  # of receive(): more is an endless loop
 

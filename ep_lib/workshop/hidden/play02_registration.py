@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ep_lib.errors import EpError, NotSupportedError
-from ep_lib.workshop.far import Guest
+from ep_lib.workshop.grader.process.far import Guest
 
 _KNOWN = "__getattribute__", "known"
 FIRST_NUMBER = 101  # of the registrations that are there at the beginning; those that the cache makes have 0, 1, ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ep_lib.workshop.far import Guest
+from ep_lib.workshop.grader.process.far import Guest
 
 
 class Slot:

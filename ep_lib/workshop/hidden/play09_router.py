@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ep_lib.workshop.far import Far, Guest
+from ep_lib.workshop.grader.process.far import Far, Guest
 
 
 def _shown(tensor: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.workshop.far import Guest
+from ep_lib.workshop.grader.process.far import Guest
 
 
 def run(piece: Guest, function: str, arguments: tuple[Any, ...]) -> Any:

@@ -18,8 +18,8 @@ from ep_lib.emulator.hardware import find_hardware
 from ep_lib.emulator.timeline import Span, Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
-from ep_lib.workshop.ladders import Memory, load
-from ep_lib.workshop.ladders.exchange import FULL, RANKS, SMALL, Exchange, Shape, combined
+from ep_lib.workshop.course.ladders import Memory, load
+from ep_lib.workshop.course.ladders.exchange import FULL, RANKS, SMALL, Exchange, Shape, combined
 from ep_lib.workshop.lessons import packed
 from ep_lib.workshop.notebook import find
 

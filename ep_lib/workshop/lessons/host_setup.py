@@ -21,8 +21,8 @@ from ep_lib.nixl import DeviceHost
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports.nixl import build
 from ep_lib.viz.style import INK, tidy
+from ep_lib.workshop.course.notes import Note, show_note
 from ep_lib.workshop.notebook import find
-from ep_lib.workshop.notes import Note, show_note
 
 _PROGRAM = "tutorial_kernels/02_peer.py"
 

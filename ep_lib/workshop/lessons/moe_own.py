@@ -11,11 +11,11 @@ from torch import Tensor
 from ep_lib.errors import EpError
 from ep_lib.moe import routing as library_router
 from ep_lib.moe.routing import Router, Routing
+from ep_lib.workshop.course.mine import Mine, Piece, find_pieces, whose_mistake
 from ep_lib.workshop.exercises import ROUTER
 from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes
 from ep_lib.workshop.lessons.moe_runs import SpreadRun
 from ep_lib.workshop.lessons.moe_spread import WAYS, OnPart, run_spread
-from ep_lib.workshop.mine import Mine, Piece, find_pieces, whose_mistake
 
 _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most for low-latency mode
 

@@ -19,7 +19,7 @@ from ep_lib.moe.buffer import Buffer
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
-from ep_lib.workshop.ladders import Memory
+from ep_lib.workshop.course.ladders import Memory
 from ep_lib.workshop.lessons import of_the_tutorial
 
 _STRUCTS = "10_two_levels.cuh"

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ep_lib.workshop.grader import printable
+from ep_lib.workshop.grader.grading import printable
 
 _MOST_NAMED = 6  # exercises of a line
 

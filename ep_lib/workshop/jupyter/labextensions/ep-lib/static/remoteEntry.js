@@ -104,7 +104,7 @@
 
     const WIDGETS = 'application/vnd.jupyter.widget-view+json';
 
-    // A widget lives in the kernel. As ep_lib/workshop/saving.py does, this leaves the form that needs none.
+    // A widget lives in the kernel. As ep_lib/workshop/course/saving.py does, this leaves the form that needs none.
     function withoutWidgets(panel) {
         for (const cell of panel.content.model ? panel.content.model.cells : []) {
             if (cell.type !== 'code') continue;

@@ -1,0 +1,1 @@
+"""Grades a class: collecting, the gradebook and its views, similar submissions, releases."""

@@ -1,0 +1,1 @@
+"""The processes in which learners' code runs, and the walls around it."""
