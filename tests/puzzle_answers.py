@@ -267,6 +267,11 @@ WRONG: dict[str, dict[str, str]] = {
     "08.2": {
         "ep::TaggedWord* const theirs = ep::peer_ptr(box, peer);\ntheirs->data = value;\n"
         "ep::st_relaxed_sys_u64(&theirs->tag, round + 1);": "one store for both words",
+        **{
+            "ep::TaggedWord* const theirs = ep::peer_ptr(box, peer);\nep::st_relaxed_sys_u64(&theirs->data, value);\n"
+            f"ep::st_{order}_sys_u64(&theirs->tag, round + 1);": "one store for both words"
+            for order in ("relaxed", "release")
+        },
         "ep::st_relaxed_sys_u64x2(&ep::peer_ptr(box, peer)->data, round + 1, value);": "waited",
         "ep::st_relaxed_sys_u64x2(&box->data, value, round + 1);": "waited",
     },

@@ -35,7 +35,8 @@ KINDS = (3, 5, len(WIDTHS) + 1, 2)
 class MemoryAccess:
     """One load, store or atomic of a thread, or an access of a NIC (``thread`` is -1, ``rank`` the poster's).
 
-    ``block`` is blockIdx.x, ``thread`` the thread's number in its block. An atomic both reads and writes.
+    ``block`` is blockIdx.x, ``thread`` its number in the block. An atomic both reads and writes. ``of_pair``: one
+    of the two words of an access of 16 bytes.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class MemoryAccess:
     reads: bool
     writes: bool
     is_atomic: bool
+    of_pair: bool = False
 
 
 class Accesses(Sequence[MemoryAccess]):
@@ -75,6 +77,7 @@ class Accesses(Sequence[MemoryAccess]):
             reads=not flags & _WRITES or bool(details & _READS_TOO),
             writes=bool(flags & _WRITES),
             is_atomic=bool(flags & _ATOMIC) and not flags & _VOLATILE,
+            of_pair=bool(details & _OF_PAIR),
         )
 
     def writes(self) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ANSWERS: dict[str, str | tuple[str, str]] = {
-    "small": "One look at a GPU from the CPU costs as much, and so do a few round trips over NVLink.",
+    "small": "One look at a GPU from the CPU costs more, and three messages there and back as much.",
     "scale": (
         "E4M3 is a floating-point format: the others only lose bits when they sink among the subnormal numbers. But"
         " then they sink quickly: ten times more, and most of them become zero."

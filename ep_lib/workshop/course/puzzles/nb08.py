@@ -120,9 +120,17 @@ extern "C" __global__ void puzzle(ep::TaggedWord* box, uint64_t* heard, int roun
         solution="ep::st_relaxed_sys_u64x2(&ep::peer_ptr(box, peer)->data, value, round + 1);",
         discussion="""
 No release, no fence, no wait: the tag cannot be there without its data, since both are one access. Two stores side
-by side look the same in every test on the emulator; the checker knows that nothing keeps them together.
+by side give the same in every plain run; what tears them is the GPU's memory model, which the checker tries. A release
+for the tag would not be enough: the packet's reader does not acquire.
 """,
-        flows=(Flow("box", "writes", "another", "The packet goes to the other rank's box."),),
+        flows=(
+            Flow("box", "writes", "another", "The packet goes to the other rank's box."),
+            Flow(
+                *("box", "writes", "another"),
+                "Data and tag came in two stores, which nothing keeps together: one store for both words.",
+                in_pairs=True,
+            ),
+        ),
     ),
     Puzzle(
         number="08.3",

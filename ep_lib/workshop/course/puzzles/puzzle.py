@@ -233,7 +233,7 @@ class Flow:
     The named ``array`` of at least one rank (``everywhere``: of each) is accessed by ``threads`` different threads of
     one rank: ``"another"`` one or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is
     one thread of the rank that posts). ``begins_within``: each thread's first access is within this number of bytes of
-    the array's start.
+    the array's start. ``in_pairs``: each such access is one of 16 bytes (ep::st_relaxed_sys_u64x2).
     """
 
     array: str
@@ -243,6 +243,7 @@ class Flow:
     threads: int = 1
     begins_within: int = 0
     everywhere: bool = False
+    in_pairs: bool = False
 
     def is_seen(self, accesses: Sequence[MemoryAccess], arrays: Sequence[NamedArray]) -> bool:
         seen = (self._is_seen_of(array, accesses) for array in arrays if array.name == self.array)
@@ -256,6 +257,8 @@ class Flow:
             if not did or (access.rank == array.rank) is not (self.by == "own"):
                 continue
             if access.address < end and access.address + access.bytes > array.address:
+                if self.in_pairs and not access.of_pair:
+                    return False
                 first.setdefault((access.rank, access.block, access.thread), access.address - array.address)
         is_near = not self.begins_within or all(offset < self.begins_within for offset in first.values())
         by_rank = Counter(rank for rank, _, _ in first)
@@ -464,7 +467,9 @@ class Puzzle:
         tell = functools.partial(self._told, attempt=attempt, lines=lines)
         verdict = functools.partial(Verdict, main=attempt.main, tell=tell, line_names=self._line_names(lines))
         wrong_at: int | None = None
+        reasons: list[str] = []  # of the run that is shown
         for seed in range(self.seeds):  # also after wrong values, until the checker knows a reason
+            attempt.reasons.clear()
             try:
                 report = ep_lib.check(
                     attempt.main,
@@ -480,6 +485,7 @@ class Puzzle:
             told = [tell(_short(found)) for found in report.findings if found.kind != _ASSERTION]
             if report.findings or (attempt.reasons and wrong_at is None):
                 wrong_at = seed
+                reasons = attempt.reasons[:1] or reasons
             if report.findings:
                 break
         if wrong_at is None:
@@ -487,7 +493,6 @@ class Puzzle:
             missing, accesses = self._beside_the_task(lines, attempt)
             kind, headline, text = ("wrong", _NOT_AS_ASKED, missing) if missing else ("right", "Right", tried)
             return verdict(kind, headline, text, accesses, self._shown(attempt))
-        reasons = attempt.reasons[:1]
         accesses = attempt.accesses(wrong_at)
         found = (self._behind(self._reused(each, lines, attempt, accesses), lines) for each in told[:1])
         # A race ends no run, so what it lacks is the learner's; a deadlock cuts it off.
