@@ -18,7 +18,7 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "both ways become the same: this idea is for a few ranks that share an NVLink switch."
     ),
     "combine": (
-        "Parts are added in the order of k, and the parts in the order of ranks, whatever arrives first. Rounded "
+        "Each part is added up in the order of k, and the parts in the order of ranks, whatever arrives first. Rounded "
         "elsewhere than one sum would be, but always at the same places."
     ),
     "rounds": (

@@ -82,8 +82,8 @@ scale = largest / 448 if largest > 0 else 1.0
 """,
         discussion="""
 The numbers are *divided* by the scale before the cast, and multiplied by it afterwards. An infinity becomes NaN in
-E4M3, which has no infinity: it stays visible, and its neighbours stay right. (The library also keeps the scale
-above the smallest normal number, since 1 / scale must not overflow.)
+E4M3, which has no infinity: it stays visible, and its neighbours stay right. (The library gives the scale 1
+also to a group whose scale would be below the smallest normal float32; its numbers become zeros.)
 """,
         ranks=0,
     ),
