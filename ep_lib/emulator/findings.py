@@ -545,6 +545,8 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
     rounds = not near.around and (again or near.meets or low.line == high.line) if near.loop else near.full
     if low.line > high.line:
         text = f"put {what} after {low}, before line {high.line} runs again"
+    elif rounds and not near.loop and high.source.startswith("return"):
+        text = f"put {what} before {low}, which runs again after line {high.line}"
     elif near.meets and not rounds:  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:

@@ -24,11 +24,6 @@ _MADE_OF_IT = re.compile(r"\b(\w+) = [^;,=]*\bthreadIdx\b")
 
 _OF_BLOCK = re.compile(r"\b__syncthreads\w*\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
 _BARRIER = re.compile(_OF_BLOCK.pattern + r"|\b__syncwarp\s*\(")
-_GRIDS = re.compile(r"\bgrid_group\s*&?\s*(\w+)|\b(\w+)\s*[={(]\s*(?:\w+::)*this_grid\b")
-_OF_GROUP = {  # its barriers, and those that are no smaller group's for certain
-    "block": (_OF_BLOCK, re.compile(r"\b__syncthreads\w*\s*\(")),
-    "warp": (_BARRIER, re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(\s*\)")),
-}
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ def between(file: Path, first: int, second: int, group: str = "block") -> Betwee
     low, high = sorted((first, second))
     around = [(high, code.last_line(loops[-1]) + 1), (code.first_line(loops[-1]), low)] if loops else []
     skipped = [code.first_line(node) for node in (b, a) if node and code.may_be_skipped(node)]
-    pattern, certain = _OF_GROUP.get(group, (code.of_grid, code.of_grid))
+    pattern, certain = code.of_group[group]
     met = (line for way in around for line in code.lines_with(pattern, *way) if code.always_comes(loops[-1], line))
     full = (line for line in code.lines_with(certain, low, high) if code.always_comes(common, line))
     return Between(
@@ -113,9 +108,20 @@ class _Code:
         self._text = blank(text)
         self._bodies = bodies(self._text)
         self._of_a_thread = set(_MADE_OF_IT.findall(self._text))
-        grids = "|".join([r"this_grid\(\)", *(a or b for a, b in _GRIDS.findall(self._text))])
-        self.of_grid = re.compile(rf"\b(?:{grids})\s*\.\s*(?:sync|barrier_wait)\(|\bsync\((?:\w+::)*(?:{grids})\)")
+        self.of_grid = self._barriers_of("grid_group", "this_grid")
+        of_block = re.compile(rf"\b__syncthreads\w*\s*\(|{self._barriers_of('thread_block', 'this_thread_block').pattern}")
+        self.of_group = {  # its barriers, and those that are no smaller group's for certain
+            "grid": (self.of_grid, self.of_grid),
+            "block": (_OF_BLOCK, of_block),
+            "warp": (_BARRIER, re.compile(rf"{of_block.pattern}|\b__syncwarp\s*\(\s*\)")),
+        }
         self._line_ends = [found.start() for found in re.finditer("\n", self._text)]
+
+    def _barriers_of(self, group: str, made_by: str) -> re.Pattern[str]:
+        """Barriers of the variables of this type of group."""
+        names = re.findall(rf"\b{group}\s*(?:const\s*)?&?\s*(\w+)|\b(\w+)\s*[={{(]\s*(?:\w+::)*{made_by}\b", self._text)
+        any_of = "|".join([rf"{made_by}\(\)", *(a or b for a, b in names)])
+        return re.compile(rf"\b(?:{any_of})\s*\.\s*(?:sync|barrier_wait)\(|\bsync\((?:\w+::)*(?:{any_of})\)")
 
     def first_line(self, node: Node) -> int:
         return self._line_of(node.begin)

@@ -22,7 +22,9 @@ __shared__ uint64_t tile[64], ring[2][64], one;
 __shared__ uint32_t full, empty;
 """
 _ORDER = re.compile(r"(?:load|store) the signal with (acquire|release) in line (\d+)")
-_PLACE = re.compile(r"put (.+?) (?:between line \d+ and line (\d+)|after line (\d+) of <kernel>, before)")
+_PLACE = re.compile(
+    r"put (.+?) (?:(?:between line \d+ and|before) line (\d+) of|after line (\d+) of <kernel>, before)"
+)
 WORDS = {"a quiet": "ep::net_quiet(peer);", "a quiet (or a fence)": "ep::net_quiet(peer);"}
 WORDS["a barrier of the grid"] = "cooperative_groups::this_grid().sync();"
 
@@ -100,6 +102,31 @@ CASES = [
         return r;
         };
         for (int i = 0; i < 3; ++i) out[t] += first(i);""",
+        1,
+    ),
+    Wrong(
+        "called_again_with_a_group",
+        """const auto block = cooperative_groups::this_thread_block();
+        const auto sum = [&](uint64_t v) {
+        tile[t] = v;
+        block.sync();
+        uint64_t all = 0;
+        for (int i = 0; i < 64; ++i) all += tile[i];
+        return all;
+        };
+        out[t] = sum(t);
+        out[t] += sum(2 * t);""",
+        1,
+    ),
+    Wrong(
+        "called_again_and_returns",
+        """const auto first = [&](uint64_t v) {
+        if (t == 0) one = v;
+        __syncthreads();
+        return one;
+        };
+        out[t] = first(1);
+        out[t] += first(2);""",
         1,
     ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
@@ -434,7 +461,8 @@ def repaired(source: str, place: re.Match[str]) -> str:
 
 @pytest.mark.parametrize("wrong", CASES, ids=[case.name for case in CASES])
 def test_the_remedy_makes_the_program_right(wrong: Wrong) -> None:
-    source = HEAD + wrong.body + "\n}\n"
+    group = "#include <cooperative_groups.h>\n" * ("cooperative_groups" in wrong.body)
+    source = group + HEAD + wrong.body + "\n}\n"
     found = ep_lib.check(main, wrong.ranks, wrong.fabric, 12, args=(source,), compare_values=False).findings
     places = [place for finding in found for form in (_PLACE, _ORDER) if (place := form.match(finding.place))]
     assert places, found

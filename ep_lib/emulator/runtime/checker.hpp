@@ -523,6 +523,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t count;
         std::set<int> ranks;             // of the second access
         std::set<uintptr_t> words = {};  // addresses of volatile accesses
+        uint64_t judged[2] = {};         // occurrences: between warps, and in one
     };
     struct Conflict {
         const ThreadCheck& t;

@@ -12,7 +12,7 @@ namespace epemu {
 namespace {
 
 constexpr size_t kMaxFindings = 200;  // different pairs of lines
-constexpr uint64_t kJudged = 48;      // occurrences of each that are judged
+constexpr uint64_t kJudged = 48;      // occurrences of each that are judged, within a warp and beyond
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     if (has_observed(a, slot)) return;
     const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
     Finding& finding = note(first, second);
-    if (finding.count > kJudged) return;
+    if (++finding.judged[slot.id / kWarpSize == a.t.id / kWarpSize] > kJudged) return;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) finding.words.insert(a.address / sizeof(uint64_t));
     Verdict verdict;
     with_room([&] { verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address}); });
