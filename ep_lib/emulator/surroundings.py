@@ -92,13 +92,15 @@ _STORES = (
 
 
 def stored_behind(file: Path, line: int, name: str) -> int:
-    """The first line behind this one, in its function, that stores to ``name`` or signals through it; 0 if there is
-    none."""
+    """The first line behind this one, in its function and not in another branch, that stores to ``name`` or signals
+    through it; 0 if there is none."""
     code = _code_of(file)
     path = code.path_to(line) if code else []
     if code is None or not path:
         return 0
-    return code.line_with(re.compile(_STORES.replace("{name}", re.escape(name))), line, code.last_line(path[0]) + 1)
+    stores = re.compile(_STORES.replace("{name}", re.escape(name)))
+    found = code.lines_with(stores, line, code.last_line(path[0]) + 1)
+    return next((other for other in found if (near := between(file, line, other)) and not near.parted), 0)
 
 
 class _Code:
@@ -109,7 +111,9 @@ class _Code:
         self._bodies = bodies(self._text)
         self._of_a_thread = set(_MADE_OF_IT.findall(self._text))
         self.of_grid = self._barriers_of("grid_group", "this_grid")
-        of_block = re.compile(rf"\b__syncthreads\w*\s*\(|{self._barriers_of('thread_block', 'this_thread_block').pattern}")
+        of_block = re.compile(
+            rf"\b__syncthreads\w*\s*\(|{self._barriers_of('thread_block', 'this_thread_block').pattern}"
+        )
         self.of_group = {  # its barriers, and those that are no smaller group's for certain
             "grid": (self.of_grid, self.of_grid),
             "block": (_OF_BLOCK, of_block),

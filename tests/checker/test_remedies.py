@@ -22,9 +22,7 @@ __shared__ uint64_t tile[64], ring[2][64], one;
 __shared__ uint32_t full, empty;
 """
 _ORDER = re.compile(r"(?:load|store) the signal with (acquire|release) in line (\d+)")
-_PLACE = re.compile(
-    r"put (.+?) (?:(?:between line \d+ and|before) line (\d+) of|after line (\d+) of <kernel>, before)"
-)
+_PLACE = re.compile(r"put (.+?) (?:(?:between line \d+ and|before) line (\d+) of|after line (\d+) of <kernel>, before)")
 WORDS = {"a quiet": "ep::net_quiet(peer);", "a quiet (or a fence)": "ep::net_quiet(peer);"}
 WORDS["a barrier of the grid"] = "cooperative_groups::this_grid().sync();"
 
