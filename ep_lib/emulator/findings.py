@@ -469,6 +469,8 @@ _AT_ONE_LINE = {
 }
 _AT_TWO_LINES = {
     "own": "check the index in {two}: two threads are there for one place",
+    "same": "let one thread store it in {two}, or all of them by an atomic; if each has a place of its own, check the "
+    "index",
     "take": "take the lock of {first} before {last} too",
     "own_wait": "{two} write the same place: let the NIC write elsewhere, or wait for its signal in between",
     "wait_post": "wait for {first} (its release) before {last} is posted",
@@ -523,7 +525,7 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     if not first:
         return ""
     if how in _AT_TWO_LINES:
-        two = str(first) if how == "own" and first == last else _two(first, last)
+        two = str(first) if how in ("own", "same") and first == last else _two(first, last)
         return _AT_TWO_LINES[how].format(what=what, first=first, last=last, two=two)
     raise ValueError(f"unknown advice {how!r}")
 

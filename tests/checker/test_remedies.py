@@ -374,6 +374,16 @@ FOLLOWED = [
         "t",
         1,
     ),
+    Followed("one_value_of_many", "if (t % 3 == 0) out[9] = 7;", "let one thread store it in line 8", "t % 3", "t", 1),
+    Followed(
+        "one_value_of_blocks",
+        "if (t == 3) out[9] = 7;",
+        "or all of them by an atomic",
+        "out[9] = 7",
+        "atomicExch(out + 9, 7ul)",
+        1,
+        2,
+    ),
 ]
 
 

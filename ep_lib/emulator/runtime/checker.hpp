@@ -524,6 +524,7 @@ class __attribute__((visibility("hidden"))) Checker {
         std::set<int> ranks;             // of the second access
         std::set<uintptr_t> words = {};  // addresses of volatile accesses
         uint64_t judged[2] = {};         // occurrences: between warps, and in one
+        uint64_t stores_seen[2] = {};    // of pairs of plain ones: that leave another value, and that leave it as it was
     };
     struct Conflict {
         const ThreadCheck& t;
@@ -577,6 +578,7 @@ class __attribute__((visibility("hidden"))) Checker {
             is_unwritten(address, size))
             never_written(t, flags, pc, address, size, false);
     }
+    void see_value();
     Finding& note(const Side& first, const Side& second);
     void report_as(Finding& finding, const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
@@ -706,6 +708,12 @@ class __attribute__((visibility("hidden"))) Checker {
     std::unordered_map<uint64_t, size_t> record_by_op_;                // by id and time
     std::vector<std::deque<std::pair<uint32_t, uint32_t>>> free_ops_;  // by rank: id, next time
     std::vector<Finding> findings_;
+    struct {
+        uint32_t id = UINT32_MAX;  // none
+        size_t finding = 0;
+        uintptr_t address = 0;
+        uint64_t before = 0;
+    } racing_store_;  // whose value is known at the next access of its thread
     std::unordered_map<uint64_t, size_t> finding_by_place_;
 };
 

@@ -49,6 +49,10 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     Finding& finding = note(first, second);
     if (++finding.judged[slot.id / kWarpSize == a.t.id / kWarpSize] > kJudged) return;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) finding.words.insert(a.address / sizeof(uint64_t));
+    if (a.flags == kWrites && (slot.flags & ~kAgain) == kWrites && a.t.owner && !ids_of(slot.id).nic) {
+        const uintptr_t word = a.address & ~(sizeof(uint64_t) - 1);
+        racing_store_ = {a.t.id, static_cast<size_t>(&finding - findings_.data()), word, read_raw(word, 8)};
+    }
     Verdict verdict;
     with_room([&] { verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address}); });
     const Verdict& known = finding.verdict;
@@ -57,6 +61,12 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     finding.verdict = std::move(verdict);
     finding.where = describe_address(m_, a.address);
     report_as(finding, first, second);
+}
+
+void Checker::see_value() {
+    const bool same = read_raw(racing_store_.address, 8) == racing_store_.before;
+    findings_[racing_store_.finding].stores_seen[same]++;
+    racing_store_.id = UINT32_MAX;
 }
 
 void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size,
@@ -262,6 +272,18 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         return v;
     }
     const Unsettled& u = v.unsettled;
+    constexpr int kEvidence = 30;  // of a synchronisation that was meant
+    if (f.stores_seen[true] && !f.stores_seen[false] && v.certainty < kEvidence) {
+        v.detail = "both store the same value";
+        v.remedy =
+            "one thread that stores it, or an atomic (atomicExch, a relaxed store): plain stores by two threads are a "
+            "race even of one value";
+        v.how = "same";
+        v.from = f.first.pc;
+        v.to = f.second.pc;
+        v.certainty--;  // another run may show different values
+        return v;
+    }
     if (!u.is) return v;
     const auto signalled = [&](uint32_t but) {
         return witness.signalled_since(u.writer_block, u.writer, u.written, but);
