@@ -478,6 +478,10 @@ _AT_TWO_LINES = {
     "swap": "signal ({first}) after the data ({last}), not before",
     "wait_for": "wait for the signal of {first} before {last} reads",
     "wait_round": "wait in {last} for the value that {first} stores after this write: an earlier round's is not enough",
+    "wait_count": "wait in {last} for all that may signal before {first} does, not for so many of them; or let the "
+    "writers signal in the order of their places, each when its turn has come",
+    "credit_fewer": "begin with one credit fewer in what {first} waits for, or wait there for one more, before {last} "
+    "writes there again",
     "outside": "one barrier outside of the branches instead of {two}",
     "named": "put a barrier by number that both warps pass between {first} and {last}",
     "named_again": "end each round at a second barrier by number: reader after {first}, writer before {last} runs "

@@ -374,6 +374,93 @@ FOLLOWED = [
         "t",
         1,
     ),
+    Followed(
+        "semaphore_in_two_steps",
+        """if (t) return;
+        for (bool mine = false; !mine;) {
+        const uint64_t taken = ld_acquire_gpu_u64(flag);
+        if (taken < 1) mine = true, atomicAdd(flag, 1ul);
+        }
+        box[0] += 1;
+        __threadfence();
+        atomicAdd(flag, ~0ul);""",
+        "look and change by one atomic: in line 10 and line 11 of <kernel>",
+        "mine = true, atomicAdd(flag, 1ul);",
+        "mine = atom_cas_acquire_gpu_u64(flag, taken, taken + 1) == taken;",
+        1,
+        2,
+    ),
+    Followed(
+        "number_in_two_steps",
+        """if (t) return;
+        const uint64_t number = ld_relaxed_gpu_u64(flag);
+        out[number] = 7 + blockIdx.x % 1;
+        // taken
+        atomicAdd(flag, 1ul);""",
+        "look and change by one atomic: in line 9 and line 12 of <kernel>",
+        """ld_relaxed_gpu_u64(flag);
+        out[number] = 7 + blockIdx.x % 1;
+        // taken
+        atomicAdd(flag, 1ul);""",
+        """atomicAdd(flag, 1ul);
+        out[number] = 7;""",
+        1,
+        2,
+    ),
+    *(
+        Followed(
+            f"count_of_whom_{'in_order' if 'ticket)' in new else 'all'}",
+            """if (t) return;
+            if (blockIdx.x < 2) {
+            const uint64_t ticket = atomicAdd(flag, 1ul);
+            box[ticket] = 7;
+            __threadfence();
+            atomicAdd(flag + 1, 1ul);
+            } else {
+            for (uint64_t i = 0; i < 2; ++i) {
+            while (ld_acquire_gpu_u64(flag + 1) < i + 1) {}
+            out[i] = box[i];
+            }
+            }""",
+            "wait in line 16 of <kernel> for all that may signal before line 13 of <kernel> does",
+            old,
+            new,
+            1,
+            3,
+        )
+        for old, new in (
+            ("< i + 1", "< 2"),
+            (
+                "__threadfence();\n",
+                "while (ld_acquire_gpu_u64(flag + 1) != ticket) {}\n            __threadfence();\n",
+            ),
+        )
+    ),
+    Followed(
+        "more_credits_than_slots",
+        """if (t) return;
+        if (blockIdx.x == 0) {
+        atomicAdd(flag + 1, 3ul);
+        for (uint64_t i = 0; i < 6; ++i) {
+        while (ld_acquire_gpu_u64(flag + 1) == 0) {}
+        atomicAdd(flag + 1, ~0ul);
+        box[i % 2] = i;
+        st_release_gpu_u64(flag, i + 1);
+        }
+        } else {
+        for (uint64_t i = 0; i < 6; ++i) {
+        while (ld_acquire_gpu_u64(flag) <= i) {}
+        out[i] = box[i % 2];
+        __threadfence();
+        atomicAdd(flag + 1, 1ul);
+        }
+        }""",
+        "one credit fewer in what line 12 of <kernel> waits for",
+        "3ul",
+        "2ul",
+        1,
+        2,
+    ),
     Followed("one_value_of_many", "if (t % 3 == 0) out[9] = 7;", "let one thread store it in line 8", "t % 3", "t", 1),
     Followed(
         "one_value_of_blocks",
@@ -484,6 +571,7 @@ grid.sync();
 if (t == 0) out[blockIdx.x] = *box;
 grid.sync();
 if (t + blockIdx.x == 0) *box = 0;"""
+GRID_SUMS = f"for (int i = 0; i < 3; ++i) {{\n{GRID_SUM}\ngrid.sync();\n}}"
 GRID_STENCIL = """if (t == 0) box[blockIdx.x] = blockIdx.x;
 grid.sync();
 for (int i = 0; i < 3; ++i) {
@@ -495,7 +583,10 @@ grid.sync();
 
 
 @pytest.mark.parametrize("instead", ["", "cooperative_groups::this_thread_block().sync();"])
-@pytest.mark.parametrize(("right", "missing"), [(GRID_SUM, 1), (GRID_STENCIL, 1), (GRID_STENCIL, 2)])
+@pytest.mark.parametrize(
+    ("right", "missing"),
+    [(GRID_SUM, 0), (GRID_SUM, 1), (GRID_SUMS, 0), (GRID_STENCIL, 1), (GRID_STENCIL, 2)],
+)
 def test_blocks_that_meet_at_barriers_of_the_grid_want_one_more(right: str, instead: str, missing: int) -> None:
     parts = right.split("grid.sync();")
     head = "#include <cooperative_groups.h>\n" + HEAD + "const auto grid = cooperative_groups::this_grid();\n"

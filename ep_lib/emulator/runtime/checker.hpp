@@ -515,6 +515,11 @@ class __attribute__((visibility("hidden"))) Checker {
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         bool in_one_rank = false;       // it is unknown which of the writer's signals announces this write
         Unsettled unsettled;
+        uint64_t giver = 0;       // the block of what ended or may end a wait ...
+        uintptr_t waited_on = 0;  // ... at this address
+        uint32_t look = 0;        // a line in which both have found the same ...
+        uintptr_t looked_at = 0;  // ... at this address ...
+        uint32_t looked[2];       // ... at these times of their own
     };
     struct Finding {
         Verdict verdict;
@@ -523,7 +528,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t count;
         std::set<int> ranks;             // of the second access
         std::set<uintptr_t> words = {};  // addresses of volatile accesses
-        uint64_t judged[2] = {};         // occurrences: between warps, and in one
+        uint64_t judged[3] = {};         // occurrences: in a warp, in a block, and beyond
         uint64_t stores_seen[2] = {};    // of pairs of plain ones: that leave another value, and that leave it as it was
     };
     struct Conflict {

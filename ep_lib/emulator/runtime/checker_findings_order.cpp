@@ -275,6 +275,13 @@ void Checker::judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint6
         v->certainty++;
         return;
     }
+    for (const SyncLoad& l : witness.waits_of(writer.block)) {
+        if (l.id != writer.id || l.seen.block != writer.block || is_wait(data_waits, l.pc)) continue;
+        v->wait = l.pc;
+        v->giver = reader_block;
+        v->waited_on = l.address;
+        return;
+    }
 }
 
 // The writer has waited for a credit, but for less than the first one.
@@ -283,7 +290,7 @@ bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32
     if (data_waits.empty()) return false;
     for (const SyncLoad& l : witness.waits_of(writer_block)) {
         if (l.id != writer || l.time > until || l.seen.pc || l.updates || !acquires(l.order)) continue;
-        if (is_wait(data_waits, l.pc)) continue;
+        if (is_wait(data_waits, l.pc) || witness.store_at(writer_block, l.address)) continue;
         v->from = l.pc;
         v->how = "credit_more";
         v->detail = "the writer's wait for a credit was over with the first value of that word, before any credit";

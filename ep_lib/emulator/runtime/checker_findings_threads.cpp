@@ -368,6 +368,13 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
+        for (const SyncLoad& l : witness.waits_of(t.block))
+            if (!v.waited_on && l.seen.pc && l.seen.block != t.block && acquires(l.order) && !l.is_of(c.address) &&
+                (l.id == t.id || happens_before(l.id, l.time, t.clock))) {
+                v.wait = l.pc;
+                v.giver = past.block;
+                v.waited_on = l.address;
+            }
         if (crosses && knows_of_other_block(t, past))
             v.detail = "another block of the writer's kernel has signalled, which speaks for that block's work only";
     } else if (crosses || own_signal) {
