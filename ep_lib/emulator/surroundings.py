@@ -86,6 +86,17 @@ def in_a_loop(file: Path, line: int) -> bool | None:
     return None if found is None else bool(found.loop)
 
 
+def last_use(file: Path, first: int, second: int, name: str) -> int:
+    """The last line with this variable, from the second line to the end of the loop around both, or of their function;
+    the second itself if there is none behind it."""
+    code, near = _code_of(file), between(file, first, second)
+    if code is None or near is None:
+        return second
+    path = code.path_to(second)
+    around = next((node for node in path if node.kind == "loop" and code.first_line(node) == near.loop), path[0])
+    return max(code.lines_with(re.compile(rf"\b{name}\b"), second, code.last_line(around) + 1), default=second)
+
+
 _STORES = (
     r"(?:st_\w+|red_\w+|atom_\w+|atomic\w+|signal_\w+|net_\w+)\s*\([^;]*\b{name}\b|\b{name}\b(?:\[[^]]*\])?\s*=[^=]"
 )

@@ -127,6 +127,17 @@ CASES = [
         out[t] += first(2);""",
         1,
     ),
+    Wrong(
+        "tile_of_a_scheduler",
+        """for (;;) {
+        if (t == 0) one = atomicAdd(flag, 1ul);
+        __syncthreads();
+        if (one >= 4) return;
+        if (t % 2) mine[t] += one;
+        if (t < 8) out[8 * one + t] = t;
+        }""",
+        1,
+    ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
     Wrong("copy", "__pipeline_memcpy_async(&tile[t], &box[t], 8);\n__pipeline_commit();\nout[t] = tile[t];", 1),
     Wrong(
