@@ -632,6 +632,49 @@ def test_a_sequence_lock_wants_both_ends_marked(wrong: Followed, memory: str) ->
     assert report.ok, str(report)
 
 
+LOOKS_ONCE = """if (t) return;
+if (blockIdx.x == 0) {
+for (uint64_t r = 1; r <= 3; ++r) {
+STORE(flag, 2 * r - 1);
+__threadfence();
+STORE(box, r);
+STORE(box + 1, r);
+__threadfence();
+STORE(flag, 2 * r);
+}
+} else {
+uint64_t seen, a, b;
+do {
+do { seen = LOAD(flag); } while (seen == 0 || seen % 2);
+__threadfence();
+a = LOAD(box);
+b = LOAD(box + 1);
+__threadfence();
+} while (AGAIN);
+out[0] = a != b;
+}
+}
+"""
+
+
+@pytest.mark.parametrize("base", [0, 20, 40])
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_twenty_seeds_find_a_reader_that_looks_once(base: int, relaxed: bool) -> None:
+    load, store = (r"ld_relaxed_gpu_u64(\1)", r"st_relaxed_gpu_u64(\1, \2)")
+    if not relaxed:
+        load, store = r"*(volatile uint64_t*)(\1)", r"*(volatile uint64_t*)(\1) = \2"
+
+    def check(again: str) -> ep_lib.CheckReport:
+        source = HEAD + LOOKS_ONCE.replace("AGAIN", again)
+        source = re.sub(r"STORE\((.*?), (.*)\)", store, re.sub(r"LOAD\((.*?)\)", load, source))
+        return ep_lib.check(main, 1, seeds=range(base, base + 20), args=(source, 2))
+
+    findings = check("false").findings
+    assert findings and all("a sequence lock marks both ends" in finding.remedy for finding in findings), findings
+    assert findings[0].place.startswith("look at what line 16 of <kernel> stores behind line 24"), findings
+    assert check("LOAD(flag) != seen").ok
+
+
 HALF_MARKED = """volatile uint64_t *seen = flag, *data = box;
 if (t) return;
 if (blockIdx.x == 0) {
