@@ -82,7 +82,10 @@ class Origin(NamedTuple):
                 )
             return advice("between_two", "__syncwarp()", stores[0], self.reads)
         if self.reads is None and self.stored[0] == self.stored[1] and self.who[0] == self.who[1]:
-            return f"{stores[0]} computes it from what no kernel has stored: an argument of the launch, or a clock"
+            return (
+                f"{stores[0]} computes it from what no kernel has stored: an argument of the launch, a clock, or a "
+                f"shuffle's lane that takes no part"
+            )
         if self.reads is None:
             return advice("own", "", stores[0], stores[-1])
         same = "the same line in another thread"

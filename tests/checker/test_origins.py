@@ -121,5 +121,8 @@ def test_lanes_that_are_taken_to_run_in_step_want_syncwarps() -> None:
     [finding] = ep_lib.check(main, 1, args=(HEAD + IN_STEP,)).findings
     assert finding.remedy.startswith("missing __syncwarp"), str(finding)
     assert finding.place.startswith("in line 9 of k.cu, and in each step like it: read into a variable"), str(finding)
+    findings = ep_lib.check(main, 1, args=(HEAD + IN_STEP,), volatile="plain", compare_values=False).findings
+    assert findings and all(f.kind == "volatile" and "missing __syncwarp" in f.remedy for f in findings), findings
     right = "{ const uint64_t sum = v[t] + v[(t + o) % 64]; __syncwarp(); v[t] = sum; __syncwarp(); }"
-    assert ep_lib.check(main, 1, args=(HEAD + IN_STEP.replace("v[t] += v[(t + o) % 64];", right),)).ok
+    source = HEAD + IN_STEP.replace("v[t] += v[(t + o) % 64];", right)
+    assert ep_lib.check(main, 1, args=(source,)).ok and ep_lib.check(main, 1, args=(source,), volatile="plain").ok

@@ -752,6 +752,33 @@ def test_a_quiet_that_others_do_not_wait_for_is_not_missing(seed: int) -> None:
     assert finding.place.startswith("put __syncwarp() after line 13 of <kernel>, before line 10 runs again"), finding
 
 
+NUMBERS = """if (PRODUCES) {
+for (int i = 0; i < 2; ++i) {
+const uint64_t ticket = atomicAdd(flag, 1ul);
+box[ticket] = 7;
+// in order
+ep::st_release_gpu_u64(flag + 1, ticket + 1);
+}
+} else if (t == 32 && !blockIdx.x) {
+for (uint64_t i = 0; i < 4; ++i) {
+while (ep::ld_acquire_gpu_u64(flag + 1) < i + 1) {}
+out[i] = box[i];
+}
+}
+}
+"""
+
+
+@pytest.mark.parametrize(("produces", "blocks"), [("t == 0 || t == 8", 1), ("t == 0 && blockIdx.x", 3)])
+def test_who_signals_with_a_number_waits_for_its_turn(produces: str, blocks: int) -> None:
+    source = HEAD + NUMBERS.replace("PRODUCES", produces)
+    findings = ep_lib.check(main, 1, seeds=20, args=(source, blocks), compare_values=False).findings
+    [race] = [finding for finding in findings if finding.kind == "race"]
+    assert race.place.startswith("wait in line 17 of <kernel> for all that may signal before line 13"), race
+    right = source.replace("// in order", "while (ep::ld_acquire_gpu_u64(flag + 1) != ticket) {}")
+    assert ep_lib.check(main, 1, seeds=20, args=(right, blocks)).ok
+
+
 HAND_OVER = """if (t == 0) full = empty = 0;
 __syncthreads();
 for (uint32_t i = 1; i <= 3; ++i) {

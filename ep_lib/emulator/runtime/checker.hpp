@@ -515,8 +515,9 @@ class __attribute__((visibility("hidden"))) Checker {
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         bool in_one_rank = false;       // it is unknown which of the writer's signals announces this write
         Unsettled unsettled;
-        uint64_t giver = 0;       // the block of what ended or may end a wait ...
-        uintptr_t waited_on = 0;  // ... at this address
+        uint64_t giver = 0;       // the block of what may end a wait ...
+        uintptr_t waited_on = 0;  // ... at this address ...
+        uint32_t waited_in = 0;   // ... in this line
         uint32_t look = 0;        // a line in which both have found the same ...
         uintptr_t looked_at = 0;  // ... at this address ...
         uint32_t looked[2];       // ... at these times of their own
@@ -529,7 +530,7 @@ class __attribute__((visibility("hidden"))) Checker {
         std::set<int> ranks;             // of the second access
         std::set<uintptr_t> words = {};  // addresses of volatile accesses
         uint64_t judged[3] = {};         // occurrences: in a warp, in a block, and beyond
-        uint64_t stores_seen[2] = {};    // of pairs of plain ones: that leave another value, and that leave it as it was
+        uint64_t stores_seen[2] = {};  // of pairs of plain ones: that leave another value, and that leave it as it was
     };
     struct Conflict {
         const ThreadCheck& t;
@@ -604,6 +605,7 @@ class __attribute__((visibility("hidden"))) Checker {
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint64_t reader_block, Verdict* v) const;
+    void note_wait(const Conflict& c, bool itself, Verdict* v) const;
     bool is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const;
     bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until,
                              const std::vector<SyncLoad>& data_waits, Verdict* v) const;

@@ -1,7 +1,6 @@
 // Notes conflicts between two accesses, and reports them as JSON: the kind of mistake, the missing synchronisation, its
 // place, and the known facts of both sides. checker_findings_threads.cpp and its neighbours judge conflicts.
 #include <algorithm>
-#include <utility>
 
 #include "checker.hpp"
 #include "checker_findings.hpp"
@@ -293,18 +292,18 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         return v;
     }
     if (v.waited_on) {
-        const uint32_t wait = std::exchange(v.wait, 0);
         const SyncStore* given = witness.store_at(v.giver, v.waited_on);
         if (!given) return v;
         v.signal = given->pc;
-        v.wait = wait;
+        v.wait = v.waited_in;
         const bool credit = v.kind == std::string(kReused);
         v.detail = credit ? "the writer's wait for a credit was over with one that no reader had given"
                           : "what the reader has waited for was another thread's signal: a count says how many have "
                             "signalled, and not who";
         v.how = credit ? "credit_fewer" : "wait_count";
-        v.from = credit ? wait : given->pc;
-        if (!credit) v.to = wait, v.remedy = "wait until all have signalled that may come first, or for a signal of each";
+        v.from = credit ? v.wait : given->pc;
+        if (!credit)
+            v.to = v.wait, v.remedy = "wait until all have signalled that may come first, or for a signal of each";
         return v;
     }
     const auto change = [&](const Side& s, uint32_t since) {

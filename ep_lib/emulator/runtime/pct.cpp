@@ -157,8 +157,8 @@ class Pct : public QueueSchedule {
     };
     std::unordered_map<uintptr_t, const Fiber*> writers_;
     std::unordered_map<const Fiber*, LastRead> reads_;
-    uint64_t until_torn_ = 0;      // reads_more() until then; 0: no more
-    const Fiber* torn_ = nullptr;  // it falls behind at its next operation
+    uint64_t until_torn_ = 0;          // reads_more() until then; 0: no more
+    const Fiber* torn_ = nullptr;      // it falls behind at its next operation
     int64_t lowest_ = 0;               // the lowest priority given so far
     int64_t top_ = INT64_MIN;          // an upper bound of the queued warps' priorities
     int64_t network_top_ = INT64_MIN;  // the highest priority of an operation that can move

@@ -309,8 +309,7 @@ const SyncStore* Witness::store_at(uint64_t block, uintptr_t address, uint32_t i
     const auto it = blocks_.find(block);
     if (it == blocks_.end()) return nullptr;
     for (const SyncStore& s : it->second.stores)
-        if (s.address == address &&
-            (id == UINT32_MAX || (s.id == id && s.time >= since && s.kind != SyncKind::kSwap)))
+        if (s.address == address && (id == UINT32_MAX || (s.id == id && s.time >= since && s.kind != SyncKind::kSwap)))
             return &s;
     return nullptr;
 }
