@@ -368,7 +368,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     if how == "credit_old"
                     else mark_both_ends(places[1], credit, wait)
                     if how == "mark"
-                    else advice(how, what, *places, _name_in(entry["where"])) + turns,
+                    else advice(how, what, *places, name=_name_in(entry["where"])) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
                 ),
@@ -498,7 +498,7 @@ _AT_TWO_LINES = {
 }
 
 
-def advice(how: str, what: str, first: Place, last: Place, name: str = "") -> str:
+def advice(how: str, what: str, first: Place, last: Place, *, name: str = "") -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if there is no advice.
 
     ``how``: empty, "between", "between_two", "around_two", "after", "before_credit", "before_signal", or of the two

@@ -250,16 +250,17 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
     return false;
 }
 
-// The reader (`itself`, or for it another thread of its block) has waited for what another thread than the writer has
-// stored. Only the end of the run shows whether the writer stores there, too.
+// The reader (`itself`, or for it another thread of its block) has waited for what another thread than the writer and
+// those of its block has stored. Only the end of the run shows whether the writer stores there, too.
 void Checker::note_wait(const Conflict& c, bool itself, Verdict* v) const {
     const ThreadCheck& t = c.t;
+    const uint64_t writer = past_of(c.slot.id, c.slot.time).block;
     for (const SyncLoad& l : witness.waits_of(t.block)) {
         if (!l.seen.pc || l.seen.id == t.id || !acquires(l.order) || l.is_of(c.address)) continue;
         if (l.id != t.id && (itself || !happens_before(l.id, l.time, t.clock))) continue;
-        if (l.seen.id == c.slot.id) return;
+        if (l.seen.id == c.slot.id || (l.seen.block == writer && writer != t.block)) return;
         v->waited_in = l.pc;
-        v->giver = past_of(c.slot.id, c.slot.time).block;
+        v->giver = writer;
         v->waited_on = l.address;
         return;
     }
