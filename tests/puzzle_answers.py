@@ -152,7 +152,7 @@ WRONG: dict[str, dict[str, str]] = {
         "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "or wait for less",
         "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
         "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "cell waits for too little of `taken`",
-        "while (ep::ld_acquire_sys_u64(taken) < n) continue;": "waits in a polling loop",
+        "while (ep::ld_acquire_sys_u64(taken) < n) continue;": "a signal, a credit or a barrier; or wait for less",
     },
     "04.3": {
         "const uint64_t number = command - 100;\nslots[number] = command;\n"

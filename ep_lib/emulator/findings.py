@@ -238,6 +238,12 @@ _OF_COPIES = {  # the same for those of a block
 }
 
 
+def _name_in(where: str) -> str:
+    """The variable in shared memory, or the array, that a place in memory is of."""
+    found = re.search(r"\('(\w+)'|^(\w+)\[", where)
+    return (found[1] or found[2]) if found else ""
+
+
 def _sentence(kind: str, first: Access, second: Access, where: str, handed_over: bool) -> str:
     copies = [s.operation for s in (first, second) if s.operation is not None and s.operation.engine != "the NIC"]
     if kind in _OF_COPIES and copies:
@@ -362,7 +368,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     if how == "credit_old"
                     else mark_both_ends(places[1], credit, wait)
                     if how == "mark"
-                    else advice(how, what, *places) + turns,
+                    else advice(how, what, *places, name=_name_in(entry["where"])) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
                 ),
@@ -469,6 +475,8 @@ _AT_ONE_LINE = {
 }
 _AT_TWO_LINES = {
     "own": "check the index in {two}: two threads are there for one place",
+    "same": "let one thread store it in {two}, or all of them by an atomic; if each has a place of its own, check the "
+    "index",
     "take": "take the lock of {first} before {last} too",
     "own_wait": "{two} write the same place: let the NIC write elsewhere, or wait for its signal in between",
     "wait_post": "wait for {first} (its release) before {last} is posted",
@@ -476,6 +484,10 @@ _AT_TWO_LINES = {
     "swap": "signal ({first}) after the data ({last}), not before",
     "wait_for": "wait for the signal of {first} before {last} reads",
     "wait_round": "wait in {last} for the value that {first} stores after this write: an earlier round's is not enough",
+    "wait_count": "wait in {last} for all that may signal before {first} does, not for so many of them; or let the "
+    "writers signal in the order of their places, each when its turn has come",
+    "credit_fewer": "begin with one credit fewer in what {first} waits for, or wait there for one more, before {last} "
+    "writes there again",
     "outside": "one barrier outside of the branches instead of {two}",
     "named": "put a barrier by number that both warps pass between {first} and {last}",
     "named_again": "end each round at a second barrier by number: reader after {first}, writer before {last} runs "
@@ -486,12 +498,12 @@ _AT_TWO_LINES = {
 }
 
 
-def advice(how: str, what: str, first: Place, last: Place) -> str:
+def advice(how: str, what: str, first: Place, last: Place, *, name: str = "") -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if there is no advice.
 
     ``how``: empty, "between", "between_two", "around_two", "after", "before_credit", "before_signal", or of the two
     tables above. ``what``: what to put there. ``first``, ``last``: in the order of one thread's program (not of
-    "..._two").
+    "..._two"). ``name``: of the variable that the two meet at.
     """
     if how == "before_credit" and first and last and not (first.file == last.file and first.line < last.line):
         return f"give the credit ({last}) after the read ({first}), with {what} between them"
@@ -499,7 +511,7 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
         return f"put {what} {_between(first, last)}" if last else f"put {what} after {first}, before the credit"
     if how in ("between_two", "around_two") and first and last:
         low, high = sorted((first, last), key=lambda place: (place.name, place.line))
-        return _barrier(what, low, high, how == "around_two")
+        return _barrier(what, low, high, how == "around_two", name)
     if how in ("between", "before_signal") and first and last and what.startswith("__sync"):
         put = _barrier(what, first, last, False)
         if how == "between" or first.file != last.file or first.line < last.line:
@@ -523,12 +535,12 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     if not first:
         return ""
     if how in _AT_TWO_LINES:
-        two = str(first) if how == "own" and first == last else _two(first, last)
+        two = str(first) if how in ("own", "same") and first == last else _two(first, last)
         return _AT_TWO_LINES[how].format(what=what, first=first, last=last, two=two)
     raise ValueError(f"unknown advice {how!r}")
 
 
-def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
+def _barrier(what: str, low: Place, high: Place, again: bool, name: str = "") -> str:
     """Where a barrier of a grid, block or warp goes; ``again``: the two may have met in a second round only."""
     group = {"__syncw": "warp", "__synct": "block"}.get(what[:7], "grid")
     near = surroundings.between(low.file, low.line, high.line, group) if low.file == high.file else None
@@ -543,8 +555,12 @@ def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
             f"flag, stored with release and loaded with acquire)"
         )
     rounds = not near.around and (again or near.meets or low.line == high.line) if near.loop else near.full
+    if rounds and name and (last := surroundings.last_use(high.file, low.line, high.line, name)) > high.line:
+        return _barrier(what, low, symbols.at_line(high, last), again)
     if low.line > high.line:
         text = f"put {what} after {low}, before line {high.line} runs again"
+    elif rounds and not near.loop and high.source.startswith("return"):
+        text = f"put {what} before {low}, which runs again after line {high.line}"
     elif near.meets and not rounds:  # a barrier is there, of too few threads or in another branch
         text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
     elif rounds and low.line == high.line:

@@ -22,6 +22,7 @@ from ep_lib.emulator.symbols import Place
 
 _WORD = 4
 _FENCE = -1
+_WARP = 32
 _MOST_STEPS = 64  # back from a write
 _ORDERS = range(2, 6)  # of an event that is not relaxed: acquire, release, acq_rel, seq_cst
 _NEAR = 16  # reads of a thread that may belong together
@@ -43,6 +44,7 @@ class Origin(NamedTuple):
     who: tuple[str, str]
     result: Place
     early: tuple[Place, Place] | None = None  # what the reader had seen of the writer, stored before the value itself
+    lanes: bool = False  # a volatile access, of a value that another lane of the warp stores
 
     def told(self, first: str) -> str:
         """The note of a finding; ``first``: the name of the run that is compared with, such as "seed 0"."""
@@ -71,12 +73,29 @@ class Origin(NamedTuple):
             )
         if self.early:
             return advice("swap", "", *self.early)
+        if self.reads and self.lanes:
+            again = next((store for store in stores if store.line == self.reads.line), None)
+            if again:
+                return (
+                    f"in {self.reads}, and in each step like it: read into a variable, then __syncwarp(), then store, "
+                    f"then __syncwarp()"
+                )
+            return advice("between_two", "__syncwarp()", stores[0], self.reads)
         if self.reads is None and self.stored[0] == self.stored[1] and self.who[0] == self.who[1]:
-            return f"{stores[0]} computes it from what no kernel has stored: an argument of the launch, or a clock"
+            return (
+                f"{stores[0]} computes it from what no kernel has stored: an argument of the launch, a clock, or a "
+                f"shuffle's lane that takes no part"
+            )
         if self.reads is None:
             return advice("own", "", stores[0], stores[-1])
-        lines = " or ".join(dict.fromkeys(map(_short, stores)))
+        same = "the same line in another thread"
+        lines = " or ".join(dict.fromkeys(same if s == self.reads else _short(s) for s in stores))
         return f"{self.reads} may come before or after {lines}: let it wait for the store that it is to see"
+
+    @property
+    def remedy(self) -> str:
+        """What is missing; empty if it is not known."""
+        return "missing __syncwarp: the lanes of a warp need not run in step, volatile or not" if self.lanes else ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -199,6 +218,12 @@ class Trace:
         x, y, z = index
         return f"rank {first} block {x if y == z == 0 else index} thread {thread}"
 
+    def in_one_warp(self, read: int, store: int | None) -> bool:
+        """Whether a volatile read finds what another lane of its warp has stored."""
+        (*block, lane), (*its_block, its_lane) = self.whose[read], self.whose[read if store is None else store]
+        near = block == its_block and lane != its_lane and lane // _WARP == its_lane // _WARP
+        return near and bool(self.events["flags"][read] & recording.VOLATILE)
+
     def _place(self, event: int) -> tuple[Any, ...]:
         """The address, as it is named in every run."""
         row = self.events[event]
@@ -269,7 +294,8 @@ def _back(first: Trace, other: Trace, place: tuple[Any, ...]) -> Iterator[tuple[
         if ends[0] is None or ends[1] is None or first.names[ends[0]] != other.names[ends[1]]:
             origin = _origin(first, other, read, ends, (first.value(before), other.value(read)), result)
             early = _early(other, read, first, ends[0]) or _early(first, before, other, ends[1])
-            yield read, origin._replace(early=early)
+            lanes = any(run.in_one_warp(at, end) for run, at, end in ((first, before, ends[0]), (other, read, ends[1])))
+            yield read, origin._replace(early=early, lanes=lanes)
             return
         write = ends[1]
     one, two = ends

@@ -8,7 +8,7 @@ from typing import Any
 
 from ep_lib.emulator import symbols
 from ep_lib.emulator.findings import Access, Finding
-from ep_lib.emulator.quiescence import explain
+from ep_lib.emulator.quiescence import COME, explain
 from ep_lib.errors import (
     DeadlockError,
     EpError,
@@ -147,7 +147,7 @@ def _livelock(lap: dict[str, Any]) -> LivelockError:
         f"progress: after {lap['after'] + lap['steps']} steps all stacks and all memory are what they were after "
         f"{lap['after']}, so this can go on for ever, although each thread that can run does.\n" + "\n".join(who)
     )
-    remedy = _STEP_ASIDE if len(waiters) > 1 else _COME
+    remedy = _STEP_ASIDE if len(waiters) > 1 else COME
     if lap["outside"]:
         message += f"\n  blocks that are not resident, and run only when one of these ends: {lap['outside']}"
         remedy = _RESIDENT
@@ -156,7 +156,6 @@ def _livelock(lap: dict[str, Any]) -> LivelockError:
 
 # ---- the same as a finding of the checker
 
-_COME = "what is waited for must come: a signal, a credit or a barrier"
 _NOT_YET = "wait only where the number waited for is above 0: the first rounds need no wait"
 _STILL_RUNS = (
     "a loop that ends, or less work, or a higher timeout=: all threads still compute, or poll memory by plain loads; "
@@ -207,7 +206,7 @@ def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[s
         text += "\nWho waited where:\n" + _list(waiters, [])
         text = "\n".join([text, *(f"  {line}" for line in why.lines)])
     ranks = tuple(sorted({error.rank, *(w.thread.rank for w in waiters)}))
-    remedy = _NOT_YET if error.expected >= 1 << 63 else why.remedy or _COME
+    remedy = _NOT_YET if error.expected >= 1 << 63 else why.remedy or COME
     return Finding("timeout", text, seed, remedy, seeds=(seed,), place=why.place, lines=lines, ranks=ranks)
 
 
@@ -236,7 +235,7 @@ def _few(threads: list[str]) -> str:
 
 def _missing(waiters: tuple[Waiter, ...]) -> str:
     only_barriers = all(w.what.startswith("__") for w in waiters)
-    return _TOGETHER if waiters and only_barriers else _COME
+    return _TOGETHER if waiters and only_barriers else COME
 
 
 def _at(location: str) -> str:

@@ -15,6 +15,7 @@ _WAITED_ON = re.compile(
     r"(?:ld_\w+|wait_until_\w+|read_signal|atomic\w+)\s*\(\s*[&*]?\s*(?:\([^)]*\))?\s*([A-Za-z_]\w*)"
 )
 _PLAIN_WAIT = re.compile(r"while\s*\(\s*[!*(&]*(?:(?:const |volatile )*\w+ ?\*\))?\s*&?([A-Za-z_]\w*)")
+COME = "what is waited for must come: a signal, a credit or a barrier"
 _EXACTLY = re.compile(r"!=\s*(\d+|\w+)|wait_until_eq")
 
 
@@ -77,6 +78,12 @@ class _Group:
         name = found[1] if found else ""
         line = surroundings.stored_behind(self.place.file, self.place.line, name) if name else 0
         return Place(file=self.place.file, name=self.place.name, line=line) if line else Place()
+
+    @property
+    def or_for_less(self) -> str:
+        """What may help in a loop."""
+        again = surroundings.in_a_loop(self.place.file, self.place.line)
+        return "; or wait for less, for the first rounds of a loop may need no signal" * bool(again)
 
 
 class _Store:
@@ -173,10 +180,9 @@ def _all_wait_first(groups: Sequence[_Group]) -> Quiescence:
     lines = ["a circle: each waits for a signal before it sends its own, so none is ever sent"]
     lines += [f"  {g.who} waits in {g.place}, and would signal in line {g.sends_later.line} only then" for g in groups]
     first = groups[0]
-    less = "; or wait for less, for the first rounds of a loop may need no signal"
     return Quiescence(
         tuple(lines),
-        f"signal first, then wait{less * bool(surroundings.in_a_loop(first.place.file, first.place.line))}",
+        f"signal first, then wait{first.or_for_less}",
         f"put the signal (line {first.sends_later.line}) before the wait ({first.place})",
     )
 
@@ -196,4 +202,5 @@ def _missing(groups: Sequence[_Group]) -> Quiescence:
             lines.append(
                 f"what {g.who} waits for in {g.place} was last stored by {g.last.thread} in {g.last.place}: {g.sees}"
             )
-    return Quiescence(tuple(lines))
+    less = next((g.or_for_less for g in groups if g.nobody and g.or_for_less), "")
+    return Quiescence(tuple(lines), f"{COME}{less}" if less else "")

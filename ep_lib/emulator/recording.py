@@ -39,7 +39,7 @@ KINDS = (
 LAUNCH, ADMIT, ACCESS, FENCE, BARRIER, NAMED_BARRIER, SYNCWARP, WAIT, RESUME, END, FINISH = range(11)
 POST, NIC_READ, NIC_WRITE, NIC_SIGNAL, COMPLETE, QUIET, HOST_WAITED, HOST_MET, ORDERED, FINDING = range(11, 21)
 
-WRITES, ATOMIC = 1, 2  # of an access's flags
+WRITES, ATOMIC, VOLATILE = 1, 2, 64  # of an access's flags
 HAS_VALUE, UPDATES = 1, 2  # of an event's detail
 REPORTED = 1  # of a finding's flags: the occurrence that its text describes
 NOBODY = 2**64 - 1

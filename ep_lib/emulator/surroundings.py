@@ -24,11 +24,6 @@ _MADE_OF_IT = re.compile(r"\b(\w+) = [^;,=]*\bthreadIdx\b")
 
 _OF_BLOCK = re.compile(r"\b__syncthreads\w*\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
 _BARRIER = re.compile(_OF_BLOCK.pattern + r"|\b__syncwarp\s*\(")
-_GRIDS = re.compile(r"\bgrid_group\s*&?\s*(\w+)|\b(\w+)\s*[={(]\s*(?:\w+::)*this_grid\b")
-_OF_GROUP = {  # its barriers, and those that are no smaller group's for certain
-    "block": (_OF_BLOCK, re.compile(r"\b__syncthreads\w*\s*\(")),
-    "warp": (_BARRIER, re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(\s*\)")),
-}
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ def between(file: Path, first: int, second: int, group: str = "block") -> Betwee
     low, high = sorted((first, second))
     around = [(high, code.last_line(loops[-1]) + 1), (code.first_line(loops[-1]), low)] if loops else []
     skipped = [code.first_line(node) for node in (b, a) if node and code.may_be_skipped(node)]
-    pattern, certain = _OF_GROUP.get(group, (code.of_grid, code.of_grid))
+    pattern, certain = code.of_group[group]
     met = (line for way in around for line in code.lines_with(pattern, *way) if code.always_comes(loops[-1], line))
     full = (line for line in code.lines_with(certain, low, high) if code.always_comes(common, line))
     return Between(
@@ -91,19 +86,32 @@ def in_a_loop(file: Path, line: int) -> bool | None:
     return None if found is None else bool(found.loop)
 
 
+def last_use(file: Path, first: int, second: int, name: str) -> int:
+    """The last line with this variable, from the second line to the end of the loop around both, or of their function;
+    the second itself if there is none behind it."""
+    code, near = _code_of(file), between(file, first, second)
+    if code is None or near is None:
+        return second
+    path = code.path_to(second)
+    around = next((node for node in path if node.kind == "loop" and code.first_line(node) == near.loop), path[0])
+    return max(code.lines_with(re.compile(rf"\b{name}\b"), second, code.last_line(around) + 1), default=second)
+
+
 _STORES = (
     r"(?:st_\w+|red_\w+|atom_\w+|atomic\w+|signal_\w+|net_\w+)\s*\([^;]*\b{name}\b|\b{name}\b(?:\[[^]]*\])?\s*=[^=]"
 )
 
 
 def stored_behind(file: Path, line: int, name: str) -> int:
-    """The first line behind this one, in its function, that stores to ``name`` or signals through it; 0 if there is
-    none."""
+    """The first line behind this one, in its function and not in another branch, that stores to ``name`` or signals
+    through it; 0 if there is none."""
     code = _code_of(file)
     path = code.path_to(line) if code else []
     if code is None or not path:
         return 0
-    return code.line_with(re.compile(_STORES.replace("{name}", re.escape(name))), line, code.last_line(path[0]) + 1)
+    stores = re.compile(_STORES.replace("{name}", re.escape(name)))
+    found = code.lines_with(stores, line, code.last_line(path[0]) + 1)
+    return next((other for other in found if (near := between(file, line, other)) and not near.parted), 0)
 
 
 class _Code:
@@ -113,9 +121,22 @@ class _Code:
         self._text = blank(text)
         self._bodies = bodies(self._text)
         self._of_a_thread = set(_MADE_OF_IT.findall(self._text))
-        grids = "|".join([r"this_grid\(\)", *(a or b for a, b in _GRIDS.findall(self._text))])
-        self.of_grid = re.compile(rf"\b(?:{grids})\s*\.\s*(?:sync|barrier_wait)\(|\bsync\((?:\w+::)*(?:{grids})\)")
+        self.of_grid = self._barriers_of("grid_group", "this_grid")
+        of_block = re.compile(
+            rf"\b__syncthreads\w*\s*\(|{self._barriers_of('thread_block', 'this_thread_block').pattern}"
+        )
+        self.of_group = {  # its barriers, and those that are no smaller group's for certain
+            "grid": (self.of_grid, self.of_grid),
+            "block": (_OF_BLOCK, of_block),
+            "warp": (_BARRIER, re.compile(rf"{of_block.pattern}|\b__syncwarp\s*\(\s*\)")),
+        }
         self._line_ends = [found.start() for found in re.finditer("\n", self._text)]
+
+    def _barriers_of(self, group: str, made_by: str) -> re.Pattern[str]:
+        """Barriers of the variables of this type of group."""
+        names = re.findall(rf"\b{group}\s*(?:const\s*)?&?\s*(\w+)|\b(\w+)\s*[={{(]\s*(?:\w+::)*{made_by}\b", self._text)
+        any_of = "|".join([rf"{made_by}\(\)", *(a or b for a, b in names)])
+        return re.compile(rf"\b(?:{any_of})\s*\.\s*(?:sync|barrier_wait)\(|\bsync\((?:\w+::)*(?:{any_of})\)")
 
     def first_line(self, node: Node) -> int:
         return self._line_of(node.begin)

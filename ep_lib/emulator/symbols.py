@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import linecache
 import re
@@ -110,6 +111,11 @@ def is_of_a_library(image: str, offset: int) -> bool:
     """Whether the place is in a header of CUDA, of the C++ library or of the emulator, perhaps inlined."""
     frames = _frames(image, offset)
     return bool(frames) and (_is_installed(frames[0][0]) or _inside(frames[0][0], _BUILTINS))
+
+
+def at_line(place: Place, line: int) -> Place:
+    """Another line of the same file."""
+    return dataclasses.replace(place, line=line, source=_text_of(str(place.file), line), location="", caller="")
 
 
 def _text_of(file: str, line: int) -> str:

@@ -87,7 +87,8 @@ def _with_origin(program: Program, finding: Finding) -> Finding:
     origin = origins.find(one.trace, other.trace, pairs)
     if origin is None:
         return dataclasses.replace(finding, detail="kernels left the same in memory: main itself makes the difference")
-    return dataclasses.replace(finding, detail=origin.told(name), place=origin.place, lines=origin.lines)
+    remedy = origin.remedy or finding.remedy
+    return dataclasses.replace(finding, remedy=remedy, detail=origin.told(name), place=origin.place, lines=origin.lines)
 
 
 def _is_the_same(finding: Finding, other: Finding) -> bool:

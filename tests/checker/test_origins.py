@@ -105,3 +105,24 @@ def test_an_older_value_is_from_before_the_store_that_it_misses() -> None:
     findings = ep_lib.check(main, 2, args=(HEAD + body + "\n}\n",), memory="ptx").findings
     [differs] = [finding for finding in findings if finding.kind == "values differ"]
     assert "finds 0 from before any kernel's store" in differs.detail and "42, stored in line 7" in differs.detail
+
+
+IN_STEP = """volatile uint64_t* const v = box;
+v[t] = t;
+__syncwarp();
+for (int o = 16; o; o /= 2)
+v[t] += v[(t + o) % 64];
+if (t == 0) out[0] = v[0];
+}
+"""
+
+
+def test_lanes_that_are_taken_to_run_in_step_want_syncwarps() -> None:
+    [finding] = ep_lib.check(main, 1, args=(HEAD + IN_STEP,)).findings
+    assert finding.remedy.startswith("missing __syncwarp"), str(finding)
+    assert finding.place.startswith("in line 9 of k.cu, and in each step like it: read into a variable"), str(finding)
+    findings = ep_lib.check(main, 1, args=(HEAD + IN_STEP,), volatile="plain", compare_values=False).findings
+    assert findings and all(f.kind == "volatile" and "missing __syncwarp" in f.remedy for f in findings), findings
+    right = "{ const uint64_t sum = v[t] + v[(t + o) % 64]; __syncwarp(); v[t] = sum; __syncwarp(); }"
+    source = HEAD + IN_STEP.replace("v[t] += v[(t + o) % 64];", right)
+    assert ep_lib.check(main, 1, args=(source,)).ok and ep_lib.check(main, 1, args=(source,), volatile="plain").ok

@@ -22,7 +22,7 @@ __shared__ uint64_t tile[64], ring[2][64], one;
 __shared__ uint32_t full, empty;
 """
 _ORDER = re.compile(r"(?:load|store) the signal with (acquire|release) in line (\d+)")
-_PLACE = re.compile(r"put (.+?) (?:between line \d+ and line (\d+)|after line (\d+) of <kernel>, before)")
+_PLACE = re.compile(r"put (.+?) (?:(?:between line \d+ and|before) line (\d+) of|after line (\d+) of <kernel>, before)")
 WORDS = {"a quiet": "ep::net_quiet(peer);", "a quiet (or a fence)": "ep::net_quiet(peer);"}
 WORDS["a barrier of the grid"] = "cooperative_groups::this_grid().sync();"
 
@@ -100,6 +100,42 @@ CASES = [
         return r;
         };
         for (int i = 0; i < 3; ++i) out[t] += first(i);""",
+        1,
+    ),
+    Wrong(
+        "called_again_with_a_group",
+        """const auto block = cooperative_groups::this_thread_block();
+        const auto sum = [&](uint64_t v) {
+        tile[t] = v;
+        block.sync();
+        uint64_t all = 0;
+        for (int i = 0; i < 64; ++i) all += tile[i];
+        return all;
+        };
+        out[t] = sum(t);
+        out[t] += sum(2 * t);""",
+        1,
+    ),
+    Wrong(
+        "called_again_and_returns",
+        """const auto first = [&](uint64_t v) {
+        if (t == 0) one = v;
+        __syncthreads();
+        return one;
+        };
+        out[t] = first(1);
+        out[t] += first(2);""",
+        1,
+    ),
+    Wrong(
+        "tile_of_a_scheduler",
+        """for (;;) {
+        if (t == 0) one = atomicAdd(flag, 1ul);
+        __syncthreads();
+        if (one >= 4) return;
+        if (t % 2) mine[t] += one;
+        if (t < 8) out[8 * one + t] = t;
+        }""",
         1,
     ),
     Wrong("neighbours", "tile[t] = t;\nout[t] = tile[t ^ 1];", 1),
@@ -349,6 +385,103 @@ FOLLOWED = [
         "t",
         1,
     ),
+    Followed(
+        "semaphore_in_two_steps",
+        """if (t) return;
+        for (bool mine = false; !mine;) {
+        const uint64_t taken = ld_acquire_gpu_u64(flag);
+        if (taken < 1) mine = true, atomicAdd(flag, 1ul);
+        }
+        box[0] += 1;
+        __threadfence();
+        atomicAdd(flag, ~0ul);""",
+        "look and change by one atomic: in line 10 and line 11 of <kernel>",
+        "mine = true, atomicAdd(flag, 1ul);",
+        "mine = atom_cas_acquire_gpu_u64(flag, taken, taken + 1) == taken;",
+        1,
+        2,
+    ),
+    Followed(
+        "number_in_two_steps",
+        """if (t) return;
+        const uint64_t number = ld_relaxed_gpu_u64(flag);
+        out[number] = 7 + blockIdx.x % 1;
+        // taken
+        atomicAdd(flag, 1ul);""",
+        "look and change by one atomic: in line 9 and line 12 of <kernel>",
+        """ld_relaxed_gpu_u64(flag);
+        out[number] = 7 + blockIdx.x % 1;
+        // taken
+        atomicAdd(flag, 1ul);""",
+        """atomicAdd(flag, 1ul);
+        out[number] = 7;""",
+        1,
+        2,
+    ),
+    *(
+        Followed(
+            f"count_of_whom_{'in_order' if 'ticket)' in new else 'all'}",
+            """if (t) return;
+            if (blockIdx.x < 2) {
+            const uint64_t ticket = atomicAdd(flag, 1ul);
+            box[ticket] = 7;
+            __threadfence();
+            atomicAdd(flag + 1, 1ul);
+            } else {
+            for (uint64_t i = 0; i < 2; ++i) {
+            while (ld_acquire_gpu_u64(flag + 1) < i + 1) {}
+            out[i] = box[i];
+            }
+            }""",
+            "wait in line 16 of <kernel> for all that may signal before line 13 of <kernel> does",
+            old,
+            new,
+            1,
+            3,
+        )
+        for old, new in (
+            ("< i + 1", "< 2"),
+            (
+                "__threadfence();\n",
+                "while (ld_acquire_gpu_u64(flag + 1) != ticket) {}\n            __threadfence();\n",
+            ),
+        )
+    ),
+    Followed(
+        "more_credits_than_slots",
+        """if (t) return;
+        if (blockIdx.x == 0) {
+        atomicAdd(flag + 1, 3ul);
+        for (uint64_t i = 0; i < 6; ++i) {
+        while (ld_acquire_gpu_u64(flag + 1) == 0) {}
+        atomicAdd(flag + 1, ~0ul);
+        box[i % 2] = i;
+        st_release_gpu_u64(flag, i + 1);
+        }
+        } else {
+        for (uint64_t i = 0; i < 6; ++i) {
+        while (ld_acquire_gpu_u64(flag) <= i) {}
+        out[i] = box[i % 2];
+        __threadfence();
+        atomicAdd(flag + 1, 1ul);
+        }
+        }""",
+        "one credit fewer in what line 12 of <kernel> waits for",
+        "3ul",
+        "2ul",
+        1,
+        2,
+    ),
+    Followed("one_value_of_many", "if (t % 3 == 0) out[9] = 7;", "let one thread store it in line 8", "t % 3", "t", 1),
+    Followed(
+        "one_value_of_blocks",
+        "if (t == 3) out[9] = 7;",
+        "or all of them by an atomic",
+        "out[9] = 7",
+        "atomicExch(out + 9, 7ul)",
+        1,
+        2,
+    ),
 ]
 
 
@@ -434,7 +567,8 @@ def repaired(source: str, place: re.Match[str]) -> str:
 
 @pytest.mark.parametrize("wrong", CASES, ids=[case.name for case in CASES])
 def test_the_remedy_makes_the_program_right(wrong: Wrong) -> None:
-    source = HEAD + wrong.body + "\n}\n"
+    group = "#include <cooperative_groups.h>\n" * ("cooperative_groups" in wrong.body)
+    source = group + HEAD + wrong.body + "\n}\n"
     found = ep_lib.check(main, wrong.ranks, wrong.fabric, 12, args=(source,), compare_values=False).findings
     places = [place for finding in found for form in (_PLACE, _ORDER) if (place := form.match(finding.place))]
     assert places, found
@@ -448,6 +582,7 @@ grid.sync();
 if (t == 0) out[blockIdx.x] = *box;
 grid.sync();
 if (t + blockIdx.x == 0) *box = 0;"""
+GRID_SUMS = f"for (int i = 0; i < 3; ++i) {{\n{GRID_SUM}\ngrid.sync();\n}}"
 GRID_STENCIL = """if (t == 0) box[blockIdx.x] = blockIdx.x;
 grid.sync();
 for (int i = 0; i < 3; ++i) {
@@ -459,7 +594,10 @@ grid.sync();
 
 
 @pytest.mark.parametrize("instead", ["", "cooperative_groups::this_thread_block().sync();"])
-@pytest.mark.parametrize(("right", "missing"), [(GRID_SUM, 1), (GRID_STENCIL, 1), (GRID_STENCIL, 2)])
+@pytest.mark.parametrize(
+    ("right", "missing"),
+    [(GRID_SUM, 0), (GRID_SUM, 1), (GRID_SUMS, 0), (GRID_STENCIL, 1), (GRID_STENCIL, 2)],
+)
 def test_blocks_that_meet_at_barriers_of_the_grid_want_one_more(right: str, instead: str, missing: int) -> None:
     parts = right.split("grid.sync();")
     head = "#include <cooperative_groups.h>\n" + HEAD + "const auto grid = cooperative_groups::this_grid();\n"
@@ -492,6 +630,49 @@ def test_a_sequence_lock_wants_both_ends_marked(wrong: Followed, memory: str) ->
     assert wrong.remedy in finding.place, str(report)
     report = ep_lib.check(main, 2, seeds=100, args=(source.replace(wrong.old, wrong.new),), memory=memory)
     assert report.ok, str(report)
+
+
+LOOKS_ONCE = """if (t) return;
+if (blockIdx.x == 0) {
+for (uint64_t r = 1; r <= 3; ++r) {
+STORE(flag, 2 * r - 1);
+__threadfence();
+STORE(box, r);
+STORE(box + 1, r);
+__threadfence();
+STORE(flag, 2 * r);
+}
+} else {
+uint64_t seen, a, b;
+do {
+do { seen = LOAD(flag); } while (seen == 0 || seen % 2);
+__threadfence();
+a = LOAD(box);
+b = LOAD(box + 1);
+__threadfence();
+} while (AGAIN);
+out[0] = a != b;
+}
+}
+"""
+
+
+@pytest.mark.parametrize("base", [0, 20, 40])
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_twenty_seeds_find_a_reader_that_looks_once(base: int, relaxed: bool) -> None:
+    load, store = (r"ld_relaxed_gpu_u64(\1)", r"st_relaxed_gpu_u64(\1, \2)")
+    if not relaxed:
+        load, store = r"*(volatile uint64_t*)(\1)", r"*(volatile uint64_t*)(\1) = \2"
+
+    def check(again: str) -> ep_lib.CheckReport:
+        source = HEAD + LOOKS_ONCE.replace("AGAIN", again)
+        source = re.sub(r"STORE\((.*?), (.*)\)", store, re.sub(r"LOAD\((.*?)\)", load, source))
+        return ep_lib.check(main, 1, seeds=range(base, base + 20), args=(source, 2))
+
+    findings = check("false").findings
+    assert findings and all("a sequence lock marks both ends" in finding.remedy for finding in findings), findings
+    assert findings[0].place.startswith("look at what line 16 of <kernel> stores behind line 24"), findings
+    assert check("LOAD(flag) != seen").ok
 
 
 HALF_MARKED = """volatile uint64_t *seen = flag, *data = box;
@@ -569,6 +750,33 @@ def test_a_quiet_that_others_do_not_wait_for_is_not_missing(seed: int) -> None:
     [finding] = report.findings
     assert "missing __syncwarp" in finding.remedy, finding
     assert finding.place.startswith("put __syncwarp() after line 13 of <kernel>, before line 10 runs again"), finding
+
+
+NUMBERS = """if (PRODUCES) {
+for (int i = 0; i < 2; ++i) {
+const uint64_t ticket = atomicAdd(flag, 1ul);
+box[ticket] = 7;
+// in order
+ep::st_release_gpu_u64(flag + 1, ticket + 1);
+}
+} else if (t == 32 && !blockIdx.x) {
+for (uint64_t i = 0; i < 4; ++i) {
+while (ep::ld_acquire_gpu_u64(flag + 1) < i + 1) {}
+out[i] = box[i];
+}
+}
+}
+"""
+
+
+@pytest.mark.parametrize(("produces", "blocks"), [("t == 0 || t == 8", 1), ("t == 0 && blockIdx.x", 3)])
+def test_who_signals_with_a_number_waits_for_its_turn(produces: str, blocks: int) -> None:
+    source = HEAD + NUMBERS.replace("PRODUCES", produces)
+    findings = ep_lib.check(main, 1, seeds=20, args=(source, blocks), compare_values=False).findings
+    [race] = [finding for finding in findings if finding.kind == "race"]
+    assert race.place.startswith("wait in line 17 of <kernel> for all that may signal before line 13"), race
+    right = source.replace("// in order", "while (ep::ld_acquire_gpu_u64(flag + 1) != ticket) {}")
+    assert ep_lib.check(main, 1, seeds=20, args=(right, blocks)).ok
 
 
 HAND_OVER = """if (t == 0) full = empty = 0;

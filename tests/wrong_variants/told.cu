@@ -391,6 +391,17 @@ extern "C" __global__ void everyone_waits_first(int* data, uint64_t* flag, int* 
     }
 }
 
+extern "C" __global__ void waits_for_what_no_block_gives(int* data, uint64_t* flag, int* out, int n, int round) {
+    for (uint64_t i = 1; i <= 4; i++) {
+        if (blockIdx.x == 0) {
+            while (threadIdx.x == 0 && ep::ld_acquire_sys_u64(flag) < i) {  // A
+            }
+        } else if (blockIdx.x == 3) {
+            ep::st_release_sys_u64(flag, i);  // S
+        }
+    }
+}
+
 extern "C" __global__ void credit_before_the_read(int* data, uint64_t* flag, int* out, int n, int round) {
     const int peer = 1 - ep::rank();
     if (threadIdx.x == 0 && ep::rank() == 0)

@@ -91,8 +91,11 @@ void no_source(const Warp& warp, const Fiber& f, int source) {
     std::string detail = std::string("its mask ") + mask;
     if (!(f.mask >> source & 1)) {
         detail += " does not name lane " + std::to_string(source);
-        return checker->undefined(&f, f.pc, "shuffle",
-                                  "a mask that names the lane that is read, or no use of its value", std::move(detail));
+        return checker->undefined(
+            &f, f.pc, "shuffle",
+            "a mask that names the lane that is read, or a read of one that it names (such as lane "
+            "__ffs(mask) - 1), or no use of its value",
+            std::move(detail));
     }
     detail += " names ";
     if (ended) detail += lanes_text(ended) + ", which have ended";

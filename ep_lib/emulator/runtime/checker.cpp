@@ -157,6 +157,7 @@ void Checker::admitted(Block* block) {
 }
 
 void Checker::finished(Block* block, bool last_of_launch) {
+    if (racing_store_.id - block->check->first_id < block->check->threads.size()) see_value();
     if (recorder) recorder->finished(*block);
     Launch* launch = block->launch;
     LaunchCheck& l = launches_[launch];

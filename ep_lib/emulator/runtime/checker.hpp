@@ -515,6 +515,12 @@ class __attribute__((visibility("hidden"))) Checker {
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         bool in_one_rank = false;       // it is unknown which of the writer's signals announces this write
         Unsettled unsettled;
+        uint64_t giver = 0;       // the block of what may end a wait ...
+        uintptr_t waited_on = 0;  // ... at this address ...
+        uint32_t waited_in = 0;   // ... in this line
+        uint32_t look = 0;        // a line in which both have found the same ...
+        uintptr_t looked_at = 0;  // ... at this address ...
+        uint32_t looked[2];       // ... at these times of their own
     };
     struct Finding {
         Verdict verdict;
@@ -523,6 +529,8 @@ class __attribute__((visibility("hidden"))) Checker {
         uint64_t count;
         std::set<int> ranks;             // of the second access
         std::set<uintptr_t> words = {};  // addresses of volatile accesses
+        uint64_t judged[3] = {};         // occurrences: in a warp, in a block, and beyond
+        uint64_t stores_seen[2] = {};  // of pairs of plain ones: that leave another value, and that leave it as it was
     };
     struct Conflict {
         const ThreadCheck& t;
@@ -576,6 +584,7 @@ class __attribute__((visibility("hidden"))) Checker {
             is_unwritten(address, size))
             never_written(t, flags, pc, address, size, false);
     }
+    void see_value();
     Finding& note(const Side& first, const Side& second);
     void report_as(Finding& finding, const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
@@ -596,6 +605,7 @@ class __attribute__((visibility("hidden"))) Checker {
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint64_t reader_block, Verdict* v) const;
+    void note_wait(const Conflict& c, bool itself, Verdict* v) const;
     bool is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const;
     bool judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32_t until,
                              const std::vector<SyncLoad>& data_waits, Verdict* v) const;
@@ -705,6 +715,12 @@ class __attribute__((visibility("hidden"))) Checker {
     std::unordered_map<uint64_t, size_t> record_by_op_;                // by id and time
     std::vector<std::deque<std::pair<uint32_t, uint32_t>>> free_ops_;  // by rank: id, next time
     std::vector<Finding> findings_;
+    struct {
+        uint32_t id = UINT32_MAX;  // none
+        size_t finding = 0;
+        uintptr_t address = 0;
+        uint64_t before = 0;
+    } racing_store_;  // whose value is known at the next access of its thread
     std::unordered_map<uint64_t, size_t> finding_by_place_;
 };
 

@@ -462,6 +462,7 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (!size) return;
     fiber->check->last_pc = static_cast<uint32_t>(pc);
+    if (__builtin_expect(fiber->check->id == racing_store_.id, 0)) see_value();
     if (!(flags & kWrites)) {
         // The compiler may use the read-only path for this load.
         for (const Range& range : fiber->block->launch->read_only)

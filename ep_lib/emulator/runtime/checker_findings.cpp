@@ -12,7 +12,7 @@ namespace epemu {
 namespace {
 
 constexpr size_t kMaxFindings = 200;  // different pairs of lines
-constexpr uint64_t kJudged = 48;      // occurrences of each that are judged
+constexpr uint64_t kJudged = 48;      // occurrences of each that are judged, by Finding::judged
 
 }  // namespace
 
@@ -47,16 +47,39 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     if (has_observed(a, slot)) return;
     const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
     Finding& finding = note(first, second);
-    if (finding.count > kJudged) return;
+    const bool warp = slot.id / kWarpSize == a.t.id / kWarpSize;
+    if (++finding.judged[warp ? 0 : ids_of(slot.id).first == ids_of(a.t.id).first ? 1 : 2] > kJudged) return;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) finding.words.insert(a.address / sizeof(uint64_t));
+    const bool stores = a.flags == kWrites && (slot.flags & ~kAgain) == kWrites && a.t.owner && !ids_of(slot.id).nic;
+    if (stores) {
+        const uintptr_t word = a.address & ~(sizeof(uint64_t) - 1);
+        racing_store_ = {a.t.id, static_cast<size_t>(&finding - findings_.data()), word, read_raw(word, 8)};
+    }
     Verdict verdict;
-    with_room([&] { verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address}); });
+    with_room([&] {
+        verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address});
+        const uint64_t other = block_of(slot.id, slot.time);
+        if (!stores || verdict.signal) return;
+        const auto [mine, theirs] = witness.looked_alike(a.t.block, a.t.id, other, slot.id, a.address);
+        if (!mine) return;
+        verdict.look = mine->pc;
+        verdict.looked_at = mine->address;
+        verdict.looked[0] = theirs->time;
+        verdict.looked[1] = mine->time;
+        verdict.certainty++;
+    });
     const Verdict& known = finding.verdict;
     if (verdict.certainty < known.certainty) return;
     if (verdict.certainty == known.certainty && (known.to || !verdict.to)) return;
     finding.verdict = std::move(verdict);
     finding.where = describe_address(m_, a.address);
     report_as(finding, first, second);
+}
+
+void Checker::see_value() {
+    const bool same = read_raw(racing_store_.address, 8) == racing_store_.before;
+    findings_[racing_store_.finding].stores_seen[same]++;
+    racing_store_.id = UINT32_MAX;
 }
 
 void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size,
@@ -249,7 +272,14 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         return v;
     }
     if (v.mixed) {
-        if (v.sets_flag) {
+        const uint64_t one = block_of(f.first.id, f.first.time), other = block_of(f.second.id, f.second.time);
+        if (one != other && !witness.is_poll(v.wait) && witness.have_met(one, other)) {
+            v.remedy = kGridBarrier;
+            v.what = "a barrier of the grid";
+            v.how = "around_two";
+            v.from = f.first.pc;
+            v.to = f.second.pc;
+        } else if (v.sets_flag) {
             v.remedy = "atomics on both sides: release where it is set, acquire where it is looked at";
         } else if (witness.loads_pair(v.wait)) {
             v.remedy = kOneStore;
@@ -261,7 +291,51 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         v.wait = 0;
         return v;
     }
+    if (v.waited_on) {
+        const SyncStore* given = witness.store_at(v.giver, v.waited_on);
+        if (!given) return v;
+        v.signal = given->pc;
+        v.wait = v.waited_in;
+        const bool credit = v.kind == std::string(kReused);
+        v.detail = credit ? "the writer's wait for a credit was over with one that no reader had given"
+                          : "what the reader has waited for was another thread's signal: a count says how many have "
+                            "signalled, and not who";
+        v.how = credit ? "credit_fewer" : "wait_count";
+        v.from = credit ? v.wait : given->pc;
+        if (!credit)
+            v.to = v.wait, v.remedy = "wait until all have signalled that may come first, or for a signal of each";
+        return v;
+    }
+    const auto change = [&](const Side& s, uint32_t since) {
+        return witness.store_at(block_of(s.id, s.time), v.looked_at, s.id, since);
+    };
+    const SyncStore* by = v.look ? change(f.first, v.looked[0]) : nullptr;
+    if (!by && v.look) by = change(f.second, v.looked[1]);
+    if (by) {
+        v.kind = "race";
+        v.detail = "both have looked at one word and found the same, and the look and the change of it are two steps";
+        v.remedy =
+            "one atomic that looks and changes: a compare-and-swap from the value that was found (go on if it gives "
+            "that value, else look again), or an atomicAdd whose old value is the thread's own number";
+        v.what = "look and change by one atomic";
+        v.how = "both";
+        v.from = v.look;
+        v.to = by->pc;
+        return v;
+    }
     const Unsettled& u = v.unsettled;
+    constexpr int kEvidence = 30;  // of a synchronisation that was meant
+    if (f.stores_seen[true] && !f.stores_seen[false] && v.certainty < kEvidence) {
+        v.detail = "both store the same value";
+        v.remedy =
+            "one thread that stores it, or an atomic (atomicExch, a relaxed store): plain stores by two threads are a "
+            "race even of one value";
+        v.how = "same";
+        v.from = f.first.pc;
+        v.to = f.second.pc;
+        v.certainty--;  // another run may show different values
+        return v;
+    }
     if (!u.is) return v;
     const auto signalled = [&](uint32_t but) {
         return witness.signalled_since(u.writer_block, u.writer, u.written, but);

@@ -52,11 +52,13 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         return std::any_of(waits.begin(), waits.end(),
                            [&](const SyncLoad& l) { return !acquires(l.order) && same(l); });
     };
+    const bool together = !op && past_of(c.slot.id, c.slot.time).block == t.block;  // they hand over by flags
     if (hint.why == Hint::kNotAcquired && !is_relaxed([&](const SyncLoad& l) { return l.pc == hint.load_pc; }))
         hint.why = Hint::kNone;
     for (const ThreadCheck& sibling : t.owner->threads)
         for (const Known& pending : sibling.pending)
-            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock) &&
+            if (hint.why == Hint::kNone && (!together || sibling.id == t.id) &&
+                happens_before(c.slot.id, c.slot.time, pending.clock) &&
                 is_relaxed([&](const SyncLoad& l) { return l.id == sibling.id; }))
                 hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
@@ -248,6 +250,22 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
     return false;
 }
 
+// The reader (`itself`, or for it another thread of its block) has waited for what another thread than the writer and
+// those of its block has stored. Only the end of the run shows whether the writer stores there, too.
+void Checker::note_wait(const Conflict& c, bool itself, Verdict* v) const {
+    const ThreadCheck& t = c.t;
+    const uint64_t writer = past_of(c.slot.id, c.slot.time).block;
+    for (const SyncLoad& l : witness.waits_of(t.block)) {
+        if (!l.seen.pc || l.seen.id == t.id || !acquires(l.order) || l.is_of(c.address)) continue;
+        if (l.id != t.id && (itself || !happens_before(l.id, l.time, t.clock))) continue;
+        if (l.seen.id == c.slot.id || (l.seen.block == writer && writer != t.block)) return;
+        v->waited_in = l.pc;
+        v->giver = writer;
+        v->waited_on = l.address;
+        return;
+    }
+}
+
 // Whether one of these waits stands in this line.
 bool Checker::is_wait(const std::vector<SyncLoad>& waits, uint32_t pc) const {
     return std::any_of(waits.begin(), waits.end(),
@@ -275,6 +293,13 @@ void Checker::judge_old_credit(const ThreadCheck& writer, uint32_t reader, uint6
         v->certainty++;
         return;
     }
+    for (const SyncLoad& l : witness.waits_of(writer.block)) {
+        if (l.id != writer.id || l.seen.block != writer.block || is_wait(data_waits, l.pc)) continue;
+        v->waited_in = l.pc;
+        v->giver = reader_block;
+        v->waited_on = l.address;
+        return;
+    }
 }
 
 // The writer has waited for a credit, but for less than the first one.
@@ -283,7 +308,7 @@ bool Checker::judge_needless_wait(uint64_t writer_block, uint32_t writer, uint32
     if (data_waits.empty()) return false;
     for (const SyncLoad& l : witness.waits_of(writer_block)) {
         if (l.id != writer || l.time > until || l.seen.pc || l.updates || !acquires(l.order)) continue;
-        if (is_wait(data_waits, l.pc)) continue;
+        if (is_wait(data_waits, l.pc) || witness.store_at(writer_block, l.address)) continue;
         v->from = l.pc;
         v->how = "credit_more";
         v->detail = "the writer's wait for a credit was over with the first value of that word, before any credit";
@@ -334,7 +359,8 @@ bool Checker::has_just_read(const Conflict& c) const {
 bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const {
     for (const SyncLoad& l : witness.waits_of(t.block))
         if (l.seen.pc && l.seen.block == t.block && !l.is_of(data) &&
-            ((l.id == t.id && l.seen.id == other) || (l.id == other && l.seen.id == t.id)))
+            ((l.id == t.id && (l.seen.id == other || witness.store_at(t.block, l.address, other))) ||
+             (l.id == other && l.seen.id == t.id)))
             return true;
     return false;
 }

@@ -144,7 +144,9 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
         if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // plain_volatile is on
-            if (!judge_hand_over(c, &v, false) && !judge_one_sided_lock(c, &v)) {
+            if (!nic && past_of(c.slot.id, c.slot.time).block == c.t.block) {
+                v = judge_threads(c);
+            } else if (!judge_hand_over(c, &v, false) && !judge_one_sided_lock(c, &v)) {
                 v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
                 v.certainty = 20;
                 v.from = c.slot.pc;
@@ -221,7 +223,10 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.how = "between";
     v.from = slot.pc;
     v.to = c.pc;
-    if (judge_hand_over(c, &v, false) || judge_one_sided_lock(c, &v)) return v;
+    if (judge_hand_over(c, &v, false) || judge_one_sided_lock(c, &v)) {
+        if (reads && !they_read && !v.lock) note_wait(c, true, &v);
+        return v;
+    }
     const bool writes_both = !reads && !they_read && c.pc == slot.pc;  // both read, add and write back in one line
     if (writes_both && has_just_read(c) && !sibling_ahead(t, running(slot.id, past.block))) {
         v.certainty = 50;
@@ -311,7 +316,10 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         }
         return v;
     }
-    if (judge_hand_over(c, &v, true)) return v;
+    if (judge_hand_over(c, &v, true)) {
+        if (reads && !they_read) note_wait(c, true, &v);
+        return v;
+    }
     if (!crosses && past.launch == past_of(t.id, t.time).launch && witness.have_met(past.block, t.block)) {
         v.remedy = kGridBarrier;
         v.what = "a barrier of the grid";
@@ -368,6 +376,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
+        note_wait(c, false, &v);
         if (crosses && knows_of_other_block(t, past))
             v.detail = "another block of the writer's kernel has signalled, which speaks for that block's work only";
     } else if (crosses || own_signal) {

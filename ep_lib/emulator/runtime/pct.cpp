@@ -5,9 +5,12 @@
 //
 // Differences from the paper: a program's length is known only after a measured run (Settings::program_steps). Then
 // half of the changes are drawn uniformly, as in the paper, and half log-uniformly, for the program's beginning;
-// without a known length, all are log-uniform. A warp that polls for long also gets the lowest priority, or no other
+// without a known length, all are log-uniform. Where there are changes, one more comes between two reads of words that
+// one other thread stores: a reader of a sequence lock is found there. A warp that polls for long also gets the lowest priority, or no other
 // would ever run.
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 #include "machine.hpp"
 #include "network.hpp"
@@ -19,6 +22,8 @@ namespace {
 class Pct : public QueueSchedule {
   public:
     Pct(Machine& m, int depth) : QueueSchedule(m) {
+        constexpr uint64_t kPeriod = 8, kTears = 3;  // seeds of all depths, and places to choose from
+        if (depth > 1) until_torn_ = 1 + m.settings.seed / kPeriod % kTears;
         const uint64_t length = m.settings.program_steps;
         uint32_t scales = kLongestProgram;
         if (length)
@@ -46,11 +51,17 @@ class Pct : public QueueSchedule {
         Warp* warp = current->warp;
         streak_ = warp == last_ ? streak_ + 1 : 0;
         last_ = warp;
-        if (is_change() || streak_ > kLongStreak) {
+        if (std::exchange(torn_, nullptr) == current || is_change() || streak_ > kLongStreak) {
             streak_ = 0;
             fall_behind(warp);
         }
         if (outranked(warp)) step_aside();
+    }
+
+    // With a change to come, there is one more where a thread has read some of the words that another one stores.
+    void touched(uintptr_t address, size_t, Touch how) override {
+        constexpr uint64_t kBegins = 1 << 12;  // steps: what remembers words slows all of them
+        if (until_torn_ && steps_ < kBegins && reads_more(address, how) && !--until_torn_) torn_ = current;
     }
 
     void preempt() override { yield(); }
@@ -70,6 +81,20 @@ class Pct : public QueueSchedule {
   private:
     static constexpr uint32_t kLongestProgram = 18;  // as a power of two, in steps: changes come before that
     static constexpr uint64_t kLongStreak = 4096;    // steps of one warp with no other in between
+
+    // Whether the running thread has just read a word of the thread whose other word it has read before: that one may
+    // store both again before the next read, as around a sequence lock.
+    bool reads_more(uintptr_t address, Touch how) {
+        if (!current) return false;  // a NIC
+        if (how != Touch::kRead) {
+            writers_[address] = current;
+            return false;
+        }
+        const auto by = writers_.find(address);
+        const Fiber* const writer = by == writers_.end() || by->second == current ? nullptr : by->second;
+        const LastRead before = std::exchange(reads_[current], {address, writer});
+        return writer && before.writer == writer && before.address != address;
+    }
 
     bool is_change() {
         steps_++;
@@ -126,6 +151,14 @@ class Pct : public QueueSchedule {
     uint64_t steps_ = 0, streak_ = 0;
     const Warp* last_ = nullptr;
     std::vector<uint64_t> changes_;
+    struct LastRead {
+        uintptr_t address = 0;
+        const Fiber* writer = nullptr;
+    };
+    std::unordered_map<uintptr_t, const Fiber*> writers_;
+    std::unordered_map<const Fiber*, LastRead> reads_;
+    uint64_t until_torn_ = 0;          // reads_more() until then; 0: no more
+    const Fiber* torn_ = nullptr;      // it falls behind at its next operation
     int64_t lowest_ = 0;               // the lowest priority given so far
     int64_t top_ = INT64_MIN;          // an upper bound of the queued warps' priorities
     int64_t network_top_ = INT64_MIN;  // the highest priority of an operation that can move

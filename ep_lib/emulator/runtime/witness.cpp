@@ -194,7 +194,7 @@ void Witness::uses(const Fiber& f, uintptr_t address, bool used) {
 void Witness::swapped(const Fiber& f, uintptr_t address) {
     Location& l = locations_[address];
     auto& loads = log_of(f.block->id).loads;
-    l.last.kind = SyncKind::kSwap;
+    l.last.kind = log_of(f.block->id).stores.back().kind = SyncKind::kSwap;
     if (gave_back_) return;
     if (l.taken.pc) l.exclusive = false;
     l.taken = l.last;
@@ -288,6 +288,30 @@ uint32_t Witness::looks_at(uint64_t block, uint32_t id, uint64_t other_block, ui
         for (const SyncStore& s : it->second.stores)
             if (l.id == id && s.id == other && l.is_of(s.address)) return l.pc;
     return 0;
+}
+
+std::pair<const SyncLoad*, const SyncLoad*> Witness::looked_alike(uint64_t block, uint32_t id, uint64_t other_block,
+                                                                  uint32_t other, uintptr_t data) const {
+    const auto theirs = loads_of(other_block);
+    for (const SyncLoad* l : loads_of(block)) {
+        const auto location = locations_.find(l->address);
+        const bool counts = location != locations_.end() && location->second.counts;  // those who come to a barrier
+        if (l->id != id || l->updates || counts || l->is_of(data)) continue;
+        for (const SyncLoad* o : theirs)
+            if (o->id == other && o->pc == l->pc && o->address == l->address && o->seen.id == l->seen.id &&
+                o->seen.time == l->seen.time && o->seen.pc == l->seen.pc)
+                return {l, o};
+    }
+    return {};
+}
+
+const SyncStore* Witness::store_at(uint64_t block, uintptr_t address, uint32_t id, uint32_t since) const {
+    const auto it = blocks_.find(block);
+    if (it == blocks_.end()) return nullptr;
+    for (const SyncStore& s : it->second.stores)
+        if (s.address == address && (id == UINT32_MAX || (s.id == id && s.time >= since && s.kind != SyncKind::kSwap)))
+            return &s;
+    return nullptr;
 }
 
 bool Witness::have_met(uint64_t block, uint64_t other) const {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "vector_clock.hpp"
@@ -94,6 +95,12 @@ class __attribute__((visibility("hidden"))) Witness {
 
     // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
     uint32_t looks_at(uint64_t block, uint32_t id, uint64_t other_block, uint32_t other) const;
+
+    // Looks of two threads in one line, which have found the same; null if there are none.
+    std::pair<const SyncLoad*, const SyncLoad*> looked_alike(uint64_t block, uint32_t id, uint64_t other_block,
+                                                             uint32_t other, uintptr_t data) const;
+    // The first store there by the block, or null; of a thread since a time of its own: without swaps.
+    const SyncStore* store_at(uint64_t block, uintptr_t address, uint32_t id = UINT32_MAX, uint32_t since = 0) const;
 
     // A read of this word that the next store there by this thread may meet, though both looks around it find the same:
     // the thread marks only the end of its writing. `section`: where that read is.
