@@ -158,6 +158,7 @@ void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
         return;
     }
     const double begin = timed ? timed->now_ns() : 0;
+    if (machine->time_stands()) current->polls->state = state_of_kernel();
     park(current);
     block_current(State::kPolling, what, pc);
     if (timed) timed->looked(address);
