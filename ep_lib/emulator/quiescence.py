@@ -32,10 +32,14 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
     groups = [_Group(entry) for entry in entries]
     if circle := _circle(groups):
         return _of_circle([groups[i] for i in circle])
+    if late := [group for group in groups if group.behind]:
+        return _of_late(late, groups)
     for group in groups:
-        for found in (_kept_lock(group), _passed(group), _before_the_barrier(group, groups)):
-            if found:
+        for look in (_kept_lock, _lost, _one_too_many, _passed):
+            if found := look(group):
                 return found
+        if found := _before_the_barrier(group, groups):
+            return found
     waiting = [g for g in groups if g.sends_later]
     if waiting and all(g.polls and g.nobody for g in groups):
         return _all_wait_first(waiting)
@@ -44,7 +48,7 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
 
 class _Group:
     def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
+        self.thread = _thread(entry)
         self.count = entry["count"]
         self.what = str(entry["what"])
         self.place = symbols.find(entry["image"], entry["offset"])
@@ -55,6 +59,8 @@ class _Group:
         self.sees = polled["sees"] if polled else 0
         self.holder = _Store(polled["holder"]) if polled and polled["holder"] else None
         self.last = _Store(polled["last"]) if polled and polled["last"] else None
+        self.lost = _Lost(**polled["lost"]) if polled and polled["lost"] else None
+        self.behind = _Behind(**entry["behind"]) if entry.get("behind") else None
         self.old = (
             [
                 (old["value"], symbols.find(old["at"]["image"], old["at"]["offset"]))
@@ -67,7 +73,7 @@ class _Group:
 
     @property
     def who(self) -> str:
-        return str(self.thread) + (f" and {self.count - 1} more" if self.count > 1 else "")
+        return _and_more(self.thread, self.count)
 
     @property
     def sends_later(self) -> Place:
@@ -81,8 +87,39 @@ class _Group:
 
 class _Store:
     def __init__(self, side: Mapping[str, Any]) -> None:
-        self.thread = ThreadId(side["rank"], tuple(side["block"]), tuple(side["thread"]))
+        self.thread = _thread(side)
         self.place = symbols.find(side["image"], side["offset"])
+
+
+class _Lost:
+    """A value that ``by`` has stored and ``over`` has overwritten before another thread had looked at it."""
+
+    def __init__(self, value: int, made: int, by: Mapping[str, Any], over: Mapping[str, Any]) -> None:
+        self.value, self.made = value, made
+        self.by, self.over = _Store(by), _Store(over)
+
+
+class _Behind:
+    """Threads that have added to a word less often than one that waits there has, ``times``."""
+
+    def __init__(
+        self, times: int, count: int, last: Mapping[str, Any] | None, first: Mapping[str, Any] | None, now: int | None
+    ) -> None:
+        self.times, self.count, self.now = times, count, now
+        self.last = _Store(last) if last else None
+        self.thread = _thread(last or first or {})
+
+    @property
+    def who(self) -> str:
+        return _and_more(self.thread, self.count)
+
+
+def _thread(side: Mapping[str, Any]) -> ThreadId:
+    return ThreadId(side["rank"], tuple(side["block"]), tuple(side["thread"]))
+
+
+def _and_more(thread: ThreadId, count: int) -> str:
+    return str(thread) + (f" and {count - 1} more" if count > 1 else "")
 
 
 def _circle(groups: Sequence[_Group]) -> list[int]:
@@ -133,6 +170,91 @@ def _kept_lock(group: _Group) -> Quiescence | None:
     )
     return Quiescence(
         (line,), "give the lock back on every way out of the kernel", f"give back what {group.holder.place} takes"
+    )
+
+
+def _lost(group: _Group) -> Quiescence | None:
+    lost = group.lost
+    if lost is None or not group.last:
+        return None
+    by, over = lost.by, lost.over
+    line = (
+        f"{group.who} waits in {group.place}, and sees {group.sees}: it was {lost.value} until {over.place} made it "
+        f"{lost.made}{' again' * (lost.made == lost.value)}, before another thread looked: {by.thread} had stored it "
+        f"in {by.place}, and {over.thread} overwrote it"
+    )
+    if by.thread != over.thread and lost.made < lost.value:
+        return Quiescence(
+            (line,),
+            "reset a signal before anyone may send the next one (before the credit, signal or barrier that lets it), "
+            "or never: let it count up, and wait for >= a value that grows with each round",
+            f"reset ({over.place}) before the line that lets {by.thread} signal again ({by.place})",
+        )
+    if group.last.thread == group.thread:  # it takes what it finds
+        return Quiescence(
+            (line,),
+            "an acknowledgement: who stores waits until the reader has taken the last value",
+            f"before {over.place} stores, wait (acquire) for what {group.last.place} stores when it has taken the last "
+            "one",
+        )
+    if lost.made == lost.value:
+        return Quiescence(
+            (line,),
+            "add to a signal where several are waited for: of two that set it to the same value one counts for nothing",
+            "add (red_add_release_sys, signal_add, NetSignal::kAdd) instead of storing in "
+            + " and ".join(dict.fromkeys((str(by.place), str(over.place)))),
+        )
+    return Quiescence(
+        (line,),
+        "wait for >= what is needed: a value can be passed before anyone looks; or, if each value must be seen, let "
+        "who stores wait for an acknowledgement of the last one",
+        f"compare with < (or wait_until_ge) in {group.place}; or wait before {over.place} for an acknowledgement",
+    )
+
+
+def _of_late(waiting: Sequence[_Group], groups: Sequence[_Group]) -> Quiescence:
+    """Threads wait at a barrier of a count that others have not come to."""
+    lines, missing = [], ""
+    for group in waiting:
+        late = group.behind
+        assert late is not None
+        now = groups[late.now].place if late.now is not None else None
+        has, waits = ("has", "waits") if late.count == 1 else ("have", "wait")
+        where = f"{waits} in {now}" if now else f"{has} ended"
+        came = f"come less often, last in {late.last.place}" if late.last else "never come"
+        lines.append(
+            f"{group.who} wait{'s' * (group.count == 1)} in {group.place} for all that count there: {late.who} {has} "
+            f"{came}, and {where}"
+        )
+        comes = late.last and now and _comes_again(late.last.place, now)
+        if not comes and not missing:
+            missing = f"let {late.who} arrive at what {group.place} waits for" + (
+                f", behind {now}" if now else ", or make its count without them"
+            )
+    return Quiescence(
+        tuple(lines), "as many arrivals in each round as the count says: each thread that it counts comes once", missing
+    )
+
+
+def _comes_again(line: Place, now: Place) -> bool:
+    """Whether a thread that is in the line ``now`` would come to the other one if it went on: both are in one loop."""
+    near = surroundings.between(line.file, line.line, now.line) if line.file == now.file else None
+    return near is not None and (bool(near.loop) or line.line > now.line)
+
+
+def _one_too_many(group: _Group) -> Quiescence | None:
+    """A count down to 0, as a latch's, to which one more came."""
+    passed = [place for value, place in group.old if value == 0]
+    if group.sees < 1 << 63 or not passed or group.last is None or group.last.place != group.place:
+        return None
+    line = (
+        f"{group.who} waits in {group.place} for a count to be 0: it was 0 until {passed[-1]} made it "
+        f"{group.sees - (1 << 64)}, before this thread looked"
+    )
+    return Quiescence(
+        (line,),
+        "a count of as many arrivals as come: more came than it was made for",
+        f"make what {group.place} waits for with as many as the threads that arrive",
     )
 
 

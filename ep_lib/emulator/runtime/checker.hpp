@@ -105,6 +105,7 @@ struct ThreadCheck {
     uint8_t details = 0;                     // AccessDetails of its current access
     uint32_t last_pc = 0;                    // where it has last accessed memory, or called an operation of its warp
     bool met_by_number = false;              // at a barrier that has one
+    uintptr_t just_added = 0;                // where, if that was its last operation that may synchronise
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
@@ -224,6 +225,7 @@ class __attribute__((visibility("hidden"))) Checker {
 
     std::string findings() const;  // JSON
     std::string who_stored(const SyncStore& s) const;
+    std::string who_did(const Deed& d) const;  // the same
     std::string spot(uint32_t pc) const;
     std::string spots(const std::set<uint32_t>& pcs) const;
     std::string polls() const;  // JSON: the places that polled

@@ -191,7 +191,8 @@ std::string Checker::side(const Side& s) const {
     return out + "}}";
 }
 
-std::string Checker::who_stored(const SyncStore& s) const { return side({s.id, s.time, s.pc, kWrites}); }
+std::string Checker::who_stored(const SyncStore& s) const { return who_did({s.id, s.time, s.pc}); }
+std::string Checker::who_did(const Deed& d) const { return side({d.id, d.time, d.pc, kWrites}); }
 
 std::string Checker::findings() const {
     std::string out = "[";

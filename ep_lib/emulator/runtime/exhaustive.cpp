@@ -370,8 +370,7 @@ class Exhaustive : public Schedule {
     __attribute__((noinline)) void ends_its_wait(uintptr_t address) {
         const PollSet& seen = *current->polls;
         for (int i = 0; i < seen.num_loads; i++)
-            if (seen.loads[i].address == address && seen.loads[i].state == state_of_kernel())
-                all_.give_up();
+            if (seen.loads[i].address == address && seen.loads[i].state == state_of_kernel()) all_.give_up();
     }
 
     void launched(const Launch& launch) {
