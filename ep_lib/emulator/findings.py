@@ -329,7 +329,11 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 turns = f"; or, if the two are of different rounds, {advice(how, what, *places)}"
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
         detail = entry["detail"]
-        credit, wait = _place(entry["signal"]), _place(entry["wait"])
+        signal = entry["signal"]
+        credit = symbols.find_called(signal, entry["called"]) if signal else Place()
+        wait = _place(entry["wait"])
+        if how == "take":
+            places[0] = credit.outer
         if how == "credit_or_data":
             if credit.file == places[0].file and credit.line > places[0].line:
                 how = "credit_old"
@@ -401,12 +405,13 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
     """The lines by which two threads should synchronise."""
     thing = "credit" if "credit" in detail else "lock" if re.search(r"\block\b", detail) else "signal"
     if signal and wait and thing == "lock":
-        return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
+        taken, given = wait.by_way(f"line {wait.line}"), signal.by_way(f"line {signal.line}")
+        return f"taken in {taken}, given back in {given} of {signal.name}"
     if signal and wait:
         waited = f"line {wait.line}" if wait.file == signal.file else str(wait)
         return f"the {thing} is stored in {signal}, and waited for in {waited}"
     if signal and thing == "lock":
-        return f"taken in {signal}"
+        return f"taken in {signal.by_way()}"
     return f"the {thing}: {signal or wait}" if signal or wait else ""
 
 

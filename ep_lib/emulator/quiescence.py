@@ -51,13 +51,13 @@ class _Group:
         self.thread = _thread(entry)
         self.count = entry["count"]
         self.what = str(entry["what"])
-        self.place = symbols.find(entry["image"], entry["offset"])
+        self.place = symbols.find_called(entry, entry.get("called"))
         self.waits_for: list[int] = list(entry.get("for", ()))
         polled = entry.get("polled")
         self.polls = polled is not None
         self.nobody = bool(polled and polled["nobody"])
         self.sees = polled["sees"] if polled else 0
-        self.holder = _Store(polled["holder"]) if polled and polled["holder"] else None
+        self.holder = _Store(polled["holder"], polled["taken_for"]) if polled and polled["holder"] else None
         self.last = _Store(polled["last"]) if polled and polled["last"] else None
         self.lost = _Lost(**polled["lost"]) if polled and polled["lost"] else None
         self.behind = _Behind(**entry["behind"]) if entry.get("behind") else None
@@ -86,9 +86,9 @@ class _Group:
 
 
 class _Store:
-    def __init__(self, side: Mapping[str, Any]) -> None:
+    def __init__(self, side: Mapping[str, Any], called: Mapping[str, Any] | None = None) -> None:
         self.thread = _thread(side)
-        self.place = symbols.find(side["image"], side["offset"])
+        self.place = symbols.find_called(side, called)
 
 
 class _Lost:
@@ -139,11 +139,14 @@ def _circle(groups: Sequence[_Group]) -> list[int]:
 def _of_circle(circle: Sequence[_Group]) -> Quiescence:
     lines = ["a circle, in which each waits for the next:"]
     for group, onward in zip(circle, [*circle[1:], circle[0]], strict=True):
-        lines.append(f"  {group.who} ({group.place}) waits for {_awaited(group, onward)}")
+        lines.append(f"  {group.who} ({group.place.by_way()}) waits for {_awaited(group, onward)}")
     if all(group.holder for group in circle):
         if len(circle) == 1:
-            return Quiescence(tuple(lines[1:]), "give the lock back before it is taken again", "")
-        taken = " and ".join(sorted({f"line {g.holder.place.line}" for g in circle if g.holder}))
+            [group] = circle
+            assert group.holder is not None
+            place = f"give back what {group.holder.place.outer} takes"
+            return Quiescence(tuple(lines[1:]), "give the lock back before it is taken again", place)
+        taken = " and ".join(sorted({f"line {g.holder.place.outer.line}" for g in circle if g.holder}))
         return Quiescence(
             tuple(lines),
             "take locks in one order everywhere",
@@ -157,7 +160,7 @@ def _of_circle(circle: Sequence[_Group]) -> Quiescence:
 def _awaited(group: _Group, onward: _Group) -> str:
     if group.holder:
         same = "it holds itself" if group.thread == group.holder.thread else f"{group.holder.thread} holds"
-        return f"the lock that {same}, taken in {group.holder.place}"
+        return f"the lock that {same}, taken in {group.holder.place.by_way()}"
     return f"{onward.who}, which {'is' if onward.count == 1 else 'are'} in {onward.place}"
 
 
@@ -165,11 +168,11 @@ def _kept_lock(group: _Group) -> Quiescence | None:
     if not group.holder or group.waits_for:
         return None
     line = (
-        f"{group.who} waits for a lock ({group.place}) that {group.holder.thread} took in {group.holder.place}, "
-        "and that thread has ended without giving it back"
+        f"{group.who} waits for a lock ({group.place.by_way()}) that {group.holder.thread} took in "
+        f"{group.holder.place.by_way()}, and that thread has ended without giving it back"
     )
     return Quiescence(
-        (line,), "give the lock back on every way out of the kernel", f"give back what {group.holder.place} takes"
+        (line,), "give the lock back on every way out of the kernel", f"give back what {group.holder.place.outer} takes"
     )
 
 
@@ -245,7 +248,7 @@ def _comes_again(line: Place, now: Place) -> bool:
 def _one_too_many(group: _Group) -> Quiescence | None:
     """A count down to 0, as a latch's, to which one more came."""
     passed = [place for value, place in group.old if value == 0]
-    if group.sees < 1 << 63 or not passed or group.last is None or group.last.place != group.place:
+    if group.sees < 1 << 63 or not passed or group.last is None or group.last.place.line != group.place.line:
         return None
     line = (
         f"{group.who} waits in {group.place} for a count to be 0: it was 0 until {passed[-1]} made it "

@@ -17,6 +17,14 @@ HEAD = """#include <cuda/barrier>
 #include <ep/net.cuh>
 using Barrier = cuda::barrier<cuda::thread_scope_block>;
 using Latch = cuda::latch<cuda::thread_scope_block>;
+__device__ void lock(uint64_t* word) {
+while (atomicCAS(word, 0ul, 1ul) != 0) {} // L
+__threadfence();
+}
+__device__ void unlock(uint64_t* word) {
+__threadfence();
+atomicExch(word, 0ul);
+}
 extern "C" __global__ void k(uint64_t* box, uint64_t* flag, uint64_t* out, uint64_t* mine) {
 using namespace ep;
 const int t = threadIdx.x;
@@ -36,6 +44,7 @@ class Wrong(NamedTuple):
     ranks: int = 2
     blocks: int = 1
     fabric: str = "p2p"
+    kind: str = "deadlock"
 
 
 RESET = "reset a signal before anyone may send the next one"
@@ -221,6 +230,77 @@ WRONG = [
         "",
         ranks=1,
     ),
+    Wrong(
+        "locks_in_two_orders_by_a_function",
+        """if (t) return;
+        uint64_t *a = flag + blockIdx.x, *b = flag + 1 - blockIdx.x;
+        lock(a); // A
+        lock(b); // B
+        box[0] += 1;
+        unlock(b);
+        unlock(a);""",
+        (
+            "(line {L} of <kernel>, called in line {B}) waits for the lock that rank 0 block",
+            "taken in line {L} of <kernel>, called in line {A}",
+            "take the locks of line {A} in the same order",
+        ),
+        "*a = flag + blockIdx.x, *b = flag + 1 - blockIdx.x",
+        "*a = flag, *b = flag + 1",
+        ranks=1,
+        blocks=2,
+    ),
+    Wrong(
+        "lock_of_a_function_kept",
+        """if (t) return;
+        lock(flag); // A
+        box[0] += 1;
+        if (box[0] == 1) return; // out
+        unlock(flag);""",
+        ("took in line {L} of <kernel>, called in line {A}, and that thread has ended", "give back what line {A} of"),
+        "return; // out",
+        "out[0] = 1;",
+        ranks=1,
+        blocks=2,
+    ),
+    Wrong(
+        "lock_of_a_function_taken_twice",
+        """if (t) return;
+        lock(flag); // A
+        // back
+        lock(flag); // B
+        box[0] += 1;
+        unlock(flag);""",
+        (
+            "(line {L} of <kernel>, called in line {B}) waits for the lock that it holds itself, taken in line {L} of "
+            "<kernel>, called in line {A}",
+            "give back what line {A} of",
+        ),
+        "// back",
+        "unlock(flag);",
+        ranks=1,
+    ),
+    Wrong(
+        "lock_of_a_function_on_one_side",
+        """if (t) return;
+        if (blockIdx.x) {
+        lock(flag); // A
+        box[0] += 1;
+        unlock(flag);
+        } else {
+        // take
+        box[0] += 1; // B
+        // give
+        }""",
+        (
+            "(taken in line {L} of <kernel>, called in line {A})",
+            "take the lock of line {A} of <kernel> before line {B}",
+        ),
+        "// take\n        box[0] += 1; // B",
+        "lock(flag); box[0] += 1; unlock(flag);",
+        ranks=1,
+        blocks=2,
+        kind="race",
+    ),
 ]
 
 
@@ -235,7 +315,7 @@ def test_who_follows_what_a_deadlock_says_has_none(wrong: Wrong) -> None:
     source = HEAD + wrong.body + "\n}\n"
     lines = {text.rpartition("// ")[2]: number for number, text in enumerate(source.split("\n"), 1) if "// " in text}
     report = ep_lib.check(main, wrong.ranks, wrong.fabric, 12, args=(source, wrong.blocks), compare_values=False)
-    [finding] = [f for f in report.findings if f.kind == "deadlock"] or pytest.fail(f"not found:\n{report}")
+    [finding] = [f for f in report.findings if f.kind == wrong.kind] or pytest.fail(f"not found:\n{report}")
     for words in wrong.says:
         assert words.format(**lines) in str(finding), f"{words.format(**lines)!r} is not in\n{finding}"
     assert wrong.old in source

@@ -511,6 +511,7 @@ class __attribute__((visibility("hidden"))) Checker {
         const char* how = "";
         uint32_t from = 0, to = 0;
         uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
+        uint32_t called = 0;            // where the function of `signal` returns to, if known
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool poster_may_wait = false;   // for the operation: then only a barrier is missing behind its wait

@@ -209,8 +209,8 @@ std::string Checker::findings() const {
                ",\"ranks\":[";
         for (const int rank : f.ranks) out += (rank == *f.ranks.begin() ? "" : ",") + std::to_string(rank);
         out += "],\"place\":{\"what\":" + quote(v.what) + ",\"how\":" + quote(v.how) + ",\"from\":" + spot(v.from) +
-               ",\"to\":" + spot(v.to) + "},\"signal\":" + spot(v.signal) + ",\"wait\":" + spot(v.wait) +
-               ",\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
+               ",\"to\":" + spot(v.to) + "},\"signal\":" + spot(v.signal) + ",\"called\":" + spot(v.called) +
+               ",\"wait\":" + spot(v.wait) + ",\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
     }
     return out + "]";
 }

@@ -344,6 +344,25 @@ __attribute__((noinline)) uint64_t state_of_kernel() {
     return state.hash;
 }
 
+uintptr_t caller_in_kernel() {
+    struct Frames {
+        int outside = 0;  // of this library, so far
+        uintptr_t caller = 0;
+    } frames;
+    _Unwind_Backtrace(
+        [](_Unwind_Context* context, void* wanted) {
+            Frames& found = *static_cast<Frames*>(wanted);
+            const auto at = _Unwind_GetIP(context);
+            if (at >= reinterpret_cast<uintptr_t>(__ehdr_start) && at < reinterpret_cast<uintptr_t>(etext))
+                return found.outside ? _URC_NORMAL_STOP : _URC_NO_REASON;
+            if (++found.outside < 2) return _URC_NO_REASON;
+            found.caller = at;
+            return _URC_NORMAL_STOP;
+        },
+        &frames);
+    return frames.caller;
+}
+
 bool is_on_a_borrowed_stack() { return current && is_borrowed; }
 bool is_on_a_fiber() { return is_on_its_stack() || is_on_a_borrowed_stack(); }
 

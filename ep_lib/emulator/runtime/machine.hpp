@@ -76,7 +76,9 @@ struct PollSet {
     };
     Seen loads[kMax];
     Store stores[kMax];
-    uint64_t state;  // while time stands: the thread's state when it was parked
+    // While time stands: the thread's state when it was parked, and where its function returns to.
+    uint64_t state;
+    uintptr_t caller;
     uint8_t num_loads;
     uint8_t num_stores;
     bool used_clock;  // the loop reads a clock, so time must pass for it
@@ -402,6 +404,7 @@ inline bool is_on_stack(const Fiber* fiber, uintptr_t address) {
 // fiber.cpp
 Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber that came back to it
 void switch_to_scheduler();         // from a fiber
+uintptr_t caller_in_kernel();       // where the running fiber's function in its kernel returns to; 0: unknown
 uint64_t state_of_kernel();         // a hash of the running fiber's registers and stack in its kernel
 [[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
 bool is_an_index(uintptr_t address, size_t size);  // whether this is the memory of threadIdx or a similar variable

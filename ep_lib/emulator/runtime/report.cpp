@@ -94,12 +94,12 @@ struct Group {
     const Fiber* first;
     size_t count;
 };
-using Key = std::tuple<int, uint64_t, uintptr_t, int>;
+using Key = std::tuple<int, uint64_t, uintptr_t, uintptr_t, int>;
 
 Key group_of(const Machine& m, const Fiber& f) {
     const int rank = f.block->launch->rank;
     const bool polls = f.state == State::kPolling && !has_stopped(m, rank);
-    return {rank, polls ? f.polls->first().address : 0, f.pc, static_cast<int>(f.state)};
+    return {rank, polls ? f.polls->first().address : 0, f.pc, polls ? f.polls->caller : 0, static_cast<int>(f.state)};
 }
 
 // The known threads that this one waits for: of the same barrier or mask, or the holder of the lock.
@@ -136,6 +136,7 @@ std::string polled(const Machine& m, const Fiber& f) {
     const SyncStore *holder = witness.holder(address), *last = witness.last_store(address);
     std::string out = "{\"sees\":" + std::to_string(load.value) +
                       ",\"holder\":" + (holder ? m.checker->who_stored(*holder) : "null") +
+                      ",\"taken_for\":" + m.checker->spot(holder ? holder->caller : 0) +
                       ",\"last\":" + (last ? m.checker->who_stored(*last) : "null") +
                       ",\"nobody\":" + (last ? "false" : "true") + ",\"old\":[";
     bool first = true;
@@ -210,8 +211,9 @@ std::string waiters(const Machine& m) {
         if (out.size() > 1) out += ',';
         out += "{" + thread(f) + ",\"count\":" + std::to_string(g.count) + ",\"what\":" + quote(waits_in(m, f)) +
                ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->first().address) : "null") +
-               "," + place(f, f.pc) + ",\"polled\":" + polled(m, f) + ",\"behind\":" + behind(m, f, number_of) +
-               ",\"for\":[";
+               "," + place(f, f.pc) +
+               ",\"called\":" + (f.state == State::kPolling ? "{" + place(f, f.polls->caller) + "}" : "null") +
+               ",\"polled\":" + polled(m, f) + ",\"behind\":" + behind(m, f, number_of) + ",\"for\":[";
         std::set<size_t> awaited;
         for (const Fiber* other : waits_for(m, f)) awaited.insert(number_of(*other));
         for (const size_t i : awaited) out += (i == *awaited.begin() ? "" : ",") + std::to_string(i);

@@ -35,6 +35,7 @@ struct SyncStore {
     bool looked = false;      // another thread has looked at it
     bool ignored = false;     // of a swap: no line uses what it has found, so it takes no lock
     bool gives_turn = false;  // an addition by a thread that had waited at this location: the release of a ticket lock
+    uint32_t caller = 0;      // of a swap: where its function returns to
     uint32_t turn = 0;        // of a store by a thread whose last look was at this location: that line
     FenceSeen fences[3];      // the last releasing ones before it, of each scope
     VectorClock known;        // what happened before it
