@@ -627,6 +627,41 @@ OVER_NIC = [
         for order in ("quiet", "fence")
         for first in ("", "__syncthreads(); ")
     ),
+    *(
+        OverNic(
+            f"signal_of_{signals}_without_quiet_and_barrier",
+            f"put a quiet, then {barrier}() between line 9 and line 10",
+            "// then",
+            f"ep::net_quiet(peer); {barrier}();",
+            f"""if (rank() == 0) {{
+            if (t == {posts}) {{ mine[0] = 5; ep::net_put_nbi(box, mine, 8, 1); }} // then
+            if (t == {signals}) ep::net_atomic_add_u64_nbi(flag, 1, 1);
+            }} else if (ep::wait_until_ge_block(flag, 1, {{ep::kPhaseSignal, peer, 0}})) {{
+            out[t] = box[0];
+            }}""",
+        )
+        for posts, signals, barrier in ((32, 0, "__syncthreads"), (0, 7, "__syncwarp"))
+    ),
+    OverNic(
+        "credit_before_the_put_from_the_slot",
+        "put a quiet between line 16 and line 17",
+        "// sent on",
+        "ep::net_quiet(2);",
+        """if (t || rank() == 2) return;
+        for (uint64_t r = 1; r <= 4; ++r) {
+        if (rank() == 0) {
+        while (ld_acquire_sys_u64(flag + 1) < r - 1) {}
+        mine[0] = r;
+        ep::net_put_signal_nbi(box, mine, 8, flag, 1, 1);
+        ep::net_quiet(1);
+        } else if (ep::wait_until_ge(flag, r, {ep::kPhaseSignal, 0, 0})) {
+        ep::net_put_nbi(out + r, box, 8, 2); // sent on
+        ep::net_atomic_add_u64_nbi(flag + 1, 1, 0);
+        }
+        }
+        ep::net_quiet(rank() ? 2 : 1);""",
+        ranks=3,
+    ),
     OverNic(
         "signal_of_the_round_before",
         "an earlier round's is not enough",

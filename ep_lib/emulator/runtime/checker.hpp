@@ -500,6 +500,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t writer = 0, written = 0;
         uint64_t reader_block = 0;
         uint32_t read_pc = 0;
+        bool in_any_line = false;  // also in the line of the signal that the reader has acquired
     };
     // The judgement of one occurrence of a conflict. Of all occurrences at a pair of places, the surest is reported.
     struct Verdict {
@@ -610,6 +611,8 @@ class __attribute__((visibility("hidden"))) Checker {
     void judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const;
     bool judge_beside(const Record& put, const VectorClock& known, uint32_t put_pc, const Unsettled& u,
                       Verdict* v) const;
+    bool judge_signal_of_sibling(const Record& put, const VectorClock& known, uint32_t put_pc, uint32_t signal,
+                                 const Unsettled& u, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
     Verdict judge_host(const Conflict& c) const;

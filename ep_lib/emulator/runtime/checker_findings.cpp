@@ -268,7 +268,7 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         return witness.signalled_since(u.writer_block, u.writer, u.written, but);
     };
     if (std::string(v.how) != "swap") {  // a barrier is missing before the signal, unless one comes behind a barrier
-        const uint32_t behind = signalled(v.to);
+        const uint32_t behind = signalled(u.in_any_line ? 0 : v.to);
         if (!behind || !v.to) return v;
         v.from = v.to;
     }
