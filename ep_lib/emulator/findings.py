@@ -339,6 +339,11 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 how = "credit_old"
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
+        if how == "credit_or_count":
+            how = "count" if credit and _KEPT.search(wait.source) else "credit"
+            places = [*places, wait, credit] if how == "count" else places
+            remedy = _READERS if how == "count" else remedy
+            credit = wait = Place()
         if how == "mark":
             near = surroundings.between(wait.file, wait.line, places[0].line) if wait.file == places[0].file else None
             if near is None or not near.loop:
@@ -366,6 +371,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     if how == "credit_old"
                     else mark_both_ends(places[1], credit, wait)
                     if how == "mark"
+                    else count_readers(*places)
+                    if how == "count"
                     else advice(how, what, *places) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
@@ -392,6 +399,18 @@ def mark_both_ends(store: Place, mark: Place, look: Place) -> str:
     return (
         f"mark the beginning too: an odd number before {store}, with __threadfence_system() behind it; {mark} stores "
         f"the next even one, and line {look.line} takes no odd one"
+    )
+
+
+_KEPT = re.compile(r"[^=!<>]=[^=]")  # what a look finds is kept: it says which version is read
+_READERS = "wait for all readers of an old version before it is written again: no credit comes of one that nobody read"
+
+
+def count_readers(read: Place, write: Place, look: Place, publish: Place) -> str:
+    return (
+        f"let readers add 1 to a count, then look in {look} (a wait for the first version goes before the addition), "
+        f"and take it off, with release, after {read}; wait (acquire) until it is 0 before {write}. The addition and "
+        f"the new version ({publish}) want a __threadfence() behind them"
     )
 
 

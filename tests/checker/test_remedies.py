@@ -571,6 +571,52 @@ def test_a_quiet_that_others_do_not_wait_for_is_not_missing(seed: int) -> None:
     assert finding.place.startswith("put __syncwarp() after line 13 of <kernel>, before line 10 runs again"), finding
 
 
+VERSIONS = """if (t) return;
+if (blockIdx.x == 0) {
+for (uint64_t r = 1; r <= 4; ++r) {
+// free
+box[2 * (r % 2)] = r;
+st_release_gpu_u64(flag, r);
+// stored
+}
+} else {
+for (int i = 0; i < 3; ++i) {
+// enter
+LOOK
+out[blockIdx.x] += box[2 * (r % 2)];
+// leave
+}
+}
+}
+"""
+COUNTED = {
+    "// free": "while (ld_acquire_gpu_u64(flag + 1) != 0) {}",
+    "// stored": "__threadfence();",
+    "// enter": "while (ld_acquire_gpu_u64(flag) == 0) {} atomicAdd(flag + 1, 1ul); __threadfence();",
+    "// leave": "red_add_release_gpu_u64(flag + 1, -1ul);",
+}
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "const uint64_t r = ld_acquire_gpu_u64(flag); if (r == 0) continue;",
+        "uint64_t r; while ((r = ld_acquire_gpu_u64(flag)) == 0) {}",
+    ],
+)
+def test_a_writer_waits_for_all_readers_of_an_old_version(look: str) -> None:
+    source = HEAD + VERSIONS.replace("LOOK", look)
+    findings = ep_lib.check(main, 1, seeds=20, args=(source, 3), compare_values=False).findings
+    [finding] = [f for f in findings if f.kind == "slot reused"]
+    assert "then look in line 19 of" in finding.place and "after line 20 of <kernel>; wait" in finding.place, finding
+    assert "until it is 0 before line 12 of" in finding.place and "version (line 13 of" in finding.place, finding
+    for words, line in COUNTED.items():
+        source = source.replace(words, line)
+    for memory in ("sc", "ptx"):
+        report = ep_lib.check(main, 1, seeds=40, args=(source, 3), compare_values=False, memory=memory)
+        assert report.ok, str(report)
+
+
 HAND_OVER = """if (t == 0) full = empty = 0;
 __syncthreads();
 for (uint32_t i = 1; i <= 3; ++i) {

@@ -611,6 +611,7 @@ class __attribute__((visibility("hidden"))) Checker {
     void judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const;
     bool judge_beside(const Record& put, const VectorClock& known, uint32_t put_pc, const Unsettled& u,
                       Verdict* v) const;
+    void judge_version(const SyncLoad* look, uint64_t reader_block, uint32_t read, uint32_t write, Verdict* v) const;
     bool judge_signal_of_sibling(const Record& put, const VectorClock& known, uint32_t put_pc, uint32_t signal,
                                  const Unsettled& u, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;

@@ -309,6 +309,12 @@ uint32_t Witness::looks_at(uint64_t block, uint32_t id, uint64_t other_block, ui
     return 0;
 }
 
+bool Witness::stores_to(uint64_t block, uint32_t id, uintptr_t address) const {
+    const auto it = blocks_.find(block);
+    return it != blocks_.end() && std::any_of(it->second.stores.begin(), it->second.stores.end(),
+                                              [&](const SyncStore& s) { return s.id == id && s.address == address; });
+}
+
 bool Witness::have_met(uint64_t block, uint64_t other) const {
     const auto came_through = [&](uint64_t b, auto&& met) {
         const auto it = blocks_.find(b);

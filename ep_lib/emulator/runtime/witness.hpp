@@ -120,6 +120,8 @@ class __attribute__((visibility("hidden"))) Witness {
     const SyncLoad* half_marked(const ThreadCheck& t, uintptr_t address, Section* section);
     const SyncStore* last_of(uintptr_t address, const ThreadCheck& t) const;  // if that is by this thread
 
+    bool stores_to(uint64_t block, uint32_t id, uintptr_t address) const;  // lately
+
     // Whether both blocks have come through a barrier between blocks: have added somewhere, and then looked there.
     bool have_met(uint64_t block, uint64_t other) const;
 
