@@ -45,8 +45,8 @@ def _thread(entry: dict[str, Any]) -> ThreadId:
 
 def _waiter(entry: dict[str, Any]) -> Waiter:
     place = symbols.find_called(entry, entry.get("called"))
-    source = place.source + (f"\n    called at {place.caller}" if place.caller else "")
-    return Waiter(_thread(entry), entry["count"], entry["what"], place.location, source, entry["address"])
+    what, address = entry["what"], entry["address"]
+    return Waiter(_thread(entry), entry["count"], what, place.location, place.source, address, place.caller)
 
 
 def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:

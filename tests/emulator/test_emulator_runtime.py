@@ -247,7 +247,7 @@ def test_bounded_polling_loops_run_to_their_bound():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_deadlock_is_known_when_all_threads_have_come_back_to_their_state(seed: int) -> None:
+def test_a_deadlock_is_known_when_all_threads_are_back_in_their_state(seed: int) -> None:
     def main(rank: ep_lib.Rank) -> None:
         kernel("wait_with_naps").launch(rank, 1, 64, rank.symmetric(1, np.uint64), rank.symmetric(64, np.int32), 0)
 
