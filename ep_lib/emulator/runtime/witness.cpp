@@ -212,7 +212,7 @@ void Witness::swapped(const Fiber& f, uintptr_t address) {
     l.added.erase(l.last.id);
     if (gave_back_) return;
     if (l.taken.pc) l.exclusive = false;
-    l.last.caller = static_cast<uint32_t>(caller_in_kernel());
+    if (l.exclusive) l.last.caller = static_cast<uint32_t>(caller_in_kernel());
     l.taken = l.last;
     l.takers.insert(l.last.id);
     if (!loads.empty()) loads.back().swap = true;
