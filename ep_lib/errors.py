@@ -192,6 +192,7 @@ class Waiter:
     location: str
     source: str = ""
     address: int | None = None
+    called: str = ""  # file:line: text, of the call that leads there
 
     def __str__(self) -> str:
         who = str(self.thread) + (
@@ -199,6 +200,7 @@ class Waiter:
         )
         at = f" at {self.location}" if self.location else ""
         text = f": {self.source}" if self.source else ""
+        text += f"\n    called at {self.called}" if self.called else ""
         if self.what.startswith("("):  # (still running), (not started)
             seen = f", last seen{at}{text}" if at else ""
             return f"{who} {'is' if self.count == 1 else 'are'} {self.what.strip('()')}{seen}"

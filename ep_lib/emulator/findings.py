@@ -335,12 +335,21 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                 turns = f"; or, if the two are of different rounds, {advice(how, what, *places)}"
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
         detail = entry["detail"]
-        credit, wait = _place(entry["signal"]), _place(entry["wait"])
+        signal = entry["signal"]
+        credit = symbols.find_called(signal, entry["called"]) if signal else Place()
+        wait = _place(entry["wait"])
+        if how == "take":
+            places[0] = credit.outer
         if how == "credit_or_data":
             if credit.file == places[0].file and credit.line > places[0].line:
                 how = "credit_old"
             else:
                 how, detail, credit, wait = "credit", "", Place(), Place()
+        if how == "credit_or_count":
+            how = "count" if credit and _KEPT.search(wait.source) else "credit"
+            places = [*places, wait, credit] if how == "count" else places
+            remedy = _READERS if how == "count" else remedy
+            credit = wait = Place()
         if how == "mark":
             near = surroundings.between(wait.file, wait.line, places[0].line) if wait.file == places[0].file else None
             if near is None or not near.loop:
@@ -368,6 +377,8 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
                     if how == "credit_old"
                     else mark_both_ends(places[1], credit, wait)
                     if how == "mark"
+                    else count_readers(*places)
+                    if how == "count"
                     else advice(how, what, *places, name=_name_in(entry["where"])) + turns,
                     ranks=tuple(entry["ranks"]),
                     certainty=entry["certainty"],
@@ -397,6 +408,18 @@ def mark_both_ends(store: Place, mark: Place, look: Place) -> str:
     )
 
 
+_KEPT = re.compile(r"[^=!<>]=[^=]")  # what a look finds is kept: it says which version is read
+_READERS = "wait for all readers of an old version before it is written again: no credit comes of one that nobody read"
+
+
+def count_readers(read: Place, write: Place, look: Place, publish: Place) -> str:
+    return (
+        f"let readers add 1 to a count, then look in {look} (a wait for the first version goes before the addition), "
+        f"and take it off, with release, after {read}; wait (acquire) until it is 0 before {write}. The addition and "
+        f"the new version ({publish}) want a __threadfence() behind them"
+    )
+
+
 def _write_in_one_line(first: Access, second: Access) -> bool:
     """A barrier would not help, except between the rounds of a loop."""
     both_write = first.what == second.what == "writes" and first.operation is second.operation is None
@@ -407,12 +430,13 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
     """The lines by which two threads should synchronise."""
     thing = "credit" if "credit" in detail else "lock" if re.search(r"\block\b", detail) else "signal"
     if signal and wait and thing == "lock":
-        return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
+        taken, given = wait.by_way(f"line {wait.line}"), signal.by_way(f"line {signal.line}")
+        return f"taken in {taken}, given back in {given} of {signal.name}"
     if signal and wait:
         waited = f"line {wait.line}" if wait.file == signal.file else str(wait)
         return f"the {thing} is stored in {signal}, and waited for in {waited}"
     if signal and thing == "lock":
-        return f"taken in {signal}"
+        return f"taken in {signal.by_way()}"
     return f"the {thing}: {signal or wait}" if signal or wait else ""
 
 

@@ -44,8 +44,9 @@ def _thread(entry: dict[str, Any]) -> ThreadId:
 
 
 def _waiter(entry: dict[str, Any]) -> Waiter:
-    place = symbols.find(entry["image"], entry["offset"])
-    return Waiter(_thread(entry), entry["count"], entry["what"], place.location, place.source, entry["address"])
+    place = symbols.find_called(entry, entry.get("called"))
+    what, address = entry["what"], entry["address"]
+    return Waiter(_thread(entry), entry["count"], what, place.location, place.source, address, place.caller)
 
 
 def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:

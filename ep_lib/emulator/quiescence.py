@@ -33,10 +33,14 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
     groups = [_Group(entry) for entry in entries]
     if circle := _circle(groups):
         return _of_circle([groups[i] for i in circle])
+    if late := [group for group in groups if group.behind]:
+        return _of_late(late, groups)
     for group in groups:
-        for found in (_kept_lock(group), _passed(group), _before_the_barrier(group, groups)):
-            if found:
+        for look in (_kept_lock, _lost, _one_too_many, _passed):
+            if found := look(group):
                 return found
+        if found := _before_the_barrier(group, groups):
+            return found
     waiting = [g for g in groups if g.sends_later]
     if waiting and all(g.polls and g.nobody for g in groups):
         return _all_wait_first(waiting)
@@ -45,17 +49,19 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
 
 class _Group:
     def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
+        self.thread = _thread(entry)
         self.count = entry["count"]
         self.what = str(entry["what"])
-        self.place = symbols.find(entry["image"], entry["offset"])
+        self.place = symbols.find_called(entry, entry.get("called"))
         self.waits_for: list[int] = list(entry.get("for", ()))
         polled = entry.get("polled")
         self.polls = polled is not None
         self.nobody = bool(polled and polled["nobody"])
         self.sees = polled["sees"] if polled else 0
-        self.holder = _Store(polled["holder"]) if polled and polled["holder"] else None
+        self.holder = _Store(polled["holder"], polled["taken_for"]) if polled and polled["holder"] else None
         self.last = _Store(polled["last"]) if polled and polled["last"] else None
+        self.lost = _Lost(**polled["lost"]) if polled and polled["lost"] else None
+        self.behind = _Behind(**entry["behind"]) if entry.get("behind") else None
         self.old = (
             [
                 (old["value"], symbols.find(old["at"]["image"], old["at"]["offset"]))
@@ -68,7 +74,7 @@ class _Group:
 
     @property
     def who(self) -> str:
-        return str(self.thread) + (f" and {self.count - 1} more" if self.count > 1 else "")
+        return _and_more(self.thread, self.count)
 
     @property
     def sends_later(self) -> Place:
@@ -87,9 +93,40 @@ class _Group:
 
 
 class _Store:
-    def __init__(self, side: Mapping[str, Any]) -> None:
-        self.thread = ThreadId(side["rank"], tuple(side["block"]), tuple(side["thread"]))
-        self.place = symbols.find(side["image"], side["offset"])
+    def __init__(self, side: Mapping[str, Any], called: Mapping[str, Any] | None = None) -> None:
+        self.thread = _thread(side)
+        self.place = symbols.find_called(side, called)
+
+
+class _Lost:
+    """A value that ``by`` has stored and ``over`` has overwritten before another thread had looked at it."""
+
+    def __init__(self, value: int, made: int, by: Mapping[str, Any], over: Mapping[str, Any]) -> None:
+        self.value, self.made = value, made
+        self.by, self.over = _Store(by), _Store(over)
+
+
+class _Behind:
+    """Threads that have added to a word less often than one that waits there has, ``times``."""
+
+    def __init__(
+        self, times: int, count: int, last: Mapping[str, Any] | None, first: Mapping[str, Any] | None, now: int | None
+    ) -> None:
+        self.times, self.count, self.now = times, count, now
+        self.last = _Store(last) if last else None
+        self.thread = _thread(last or first or {})
+
+    @property
+    def who(self) -> str:
+        return _and_more(self.thread, self.count)
+
+
+def _thread(side: Mapping[str, Any]) -> ThreadId:
+    return ThreadId(side["rank"], tuple(side["block"]), tuple(side["thread"]))
+
+
+def _and_more(thread: ThreadId, count: int) -> str:
+    return str(thread) + (f" and {count - 1} more" if count > 1 else "")
 
 
 def _circle(groups: Sequence[_Group]) -> list[int]:
@@ -109,11 +146,14 @@ def _circle(groups: Sequence[_Group]) -> list[int]:
 def _of_circle(circle: Sequence[_Group]) -> Quiescence:
     lines = ["a circle, in which each waits for the next:"]
     for group, onward in zip(circle, [*circle[1:], circle[0]], strict=True):
-        lines.append(f"  {group.who} ({group.place}) waits for {_awaited(group, onward)}")
+        lines.append(f"  {group.who} ({group.place.by_way()}) waits for {_awaited(group, onward)}")
     if all(group.holder for group in circle):
         if len(circle) == 1:
-            return Quiescence(tuple(lines[1:]), "give the lock back before it is taken again", "")
-        taken = " and ".join(sorted({f"line {g.holder.place.line}" for g in circle if g.holder}))
+            [group] = circle
+            assert group.holder is not None
+            place = f"give back what {group.holder.place.outer} takes"
+            return Quiescence(tuple(lines[1:]), "give the lock back before it is taken again", place)
+        taken = " and ".join(sorted({f"line {g.holder.place.outer.line}" for g in circle if g.holder}))
         return Quiescence(
             tuple(lines),
             "take locks in one order everywhere",
@@ -127,7 +167,7 @@ def _of_circle(circle: Sequence[_Group]) -> Quiescence:
 def _awaited(group: _Group, onward: _Group) -> str:
     if group.holder:
         same = "it holds itself" if group.thread == group.holder.thread else f"{group.holder.thread} holds"
-        return f"the lock that {same}, taken in {group.holder.place}"
+        return f"the lock that {same}, taken in {group.holder.place.by_way()}"
     return f"{onward.who}, which {'is' if onward.count == 1 else 'are'} in {onward.place}"
 
 
@@ -135,11 +175,96 @@ def _kept_lock(group: _Group) -> Quiescence | None:
     if not group.holder or group.waits_for:
         return None
     line = (
-        f"{group.who} waits for a lock ({group.place}) that {group.holder.thread} took in {group.holder.place}, "
-        "and that thread has ended without giving it back"
+        f"{group.who} waits for a lock ({group.place.by_way()}) that {group.holder.thread} took in "
+        f"{group.holder.place.by_way()}, and that thread has ended without giving it back"
     )
     return Quiescence(
-        (line,), "give the lock back on every way out of the kernel", f"give back what {group.holder.place} takes"
+        (line,), "give the lock back on every way out of the kernel", f"give back what {group.holder.place.outer} takes"
+    )
+
+
+def _lost(group: _Group) -> Quiescence | None:
+    lost = group.lost
+    if lost is None or not group.last:
+        return None
+    by, over = lost.by, lost.over
+    line = (
+        f"{group.who} waits in {group.place}, and sees {group.sees}: it was {lost.value} until {over.place} made it "
+        f"{lost.made}{' again' * (lost.made == lost.value)}, before another thread looked: {by.thread} had stored it "
+        f"in {by.place}, and {over.thread} overwrote it"
+    )
+    if by.thread != over.thread and lost.made < lost.value:
+        return Quiescence(
+            (line,),
+            "reset a signal before anyone may send the next one (before the credit, signal or barrier that lets it), "
+            "or never: let it count up, and wait for >= a value that grows with each round",
+            f"reset ({over.place}) before the line that lets {by.thread} signal again ({by.place})",
+        )
+    if group.last.thread == group.thread:  # it takes what it finds
+        return Quiescence(
+            (line,),
+            "an acknowledgement: who stores waits until the reader has taken the last value",
+            f"before {over.place} stores, wait (acquire) for what {group.last.place} stores when it has taken the last "
+            "one",
+        )
+    if lost.made == lost.value:
+        return Quiescence(
+            (line,),
+            "add to a signal where several are waited for: of two that set it to the same value one counts for nothing",
+            "add (red_add_release_sys, signal_add, NetSignal::kAdd) instead of storing in "
+            + " and ".join(dict.fromkeys((str(by.place), str(over.place)))),
+        )
+    return Quiescence(
+        (line,),
+        "wait for >= what is needed: a value can be passed before anyone looks; or, if each value must be seen, let "
+        "who stores wait for an acknowledgement of the last one",
+        f"compare with < (or wait_until_ge) in {group.place}; or wait before {over.place} for an acknowledgement",
+    )
+
+
+def _of_late(waiting: Sequence[_Group], groups: Sequence[_Group]) -> Quiescence:
+    """Threads wait at a barrier of a count that others have not come to."""
+    lines, missing = [], ""
+    for group in waiting:
+        late = group.behind
+        assert late is not None
+        now = groups[late.now].place if late.now is not None else None
+        has, waits = ("has", "waits") if late.count == 1 else ("have", "wait")
+        where = f"{waits} in {now}" if now else f"{has} ended"
+        came = f"come less often, last in {late.last.place}" if late.last else "never come"
+        lines.append(
+            f"{group.who} wait{'s' * (group.count == 1)} in {group.place} for all that count there: {late.who} {has} "
+            f"{came}, and {where}"
+        )
+        comes = late.last and now and _comes_again(late.last.place, now)
+        if not comes and not missing:
+            missing = f"let {late.who} arrive at what {group.place} waits for" + (
+                f", behind {now}" if now else ", or make its count without them"
+            )
+    return Quiescence(
+        tuple(lines), "as many arrivals in each round as the count says: each thread that it counts comes once", missing
+    )
+
+
+def _comes_again(line: Place, now: Place) -> bool:
+    """Whether a thread that is in the line ``now`` would come to the other one if it went on: both are in one loop."""
+    near = surroundings.between(line.file, line.line, now.line) if line.file == now.file else None
+    return near is not None and (bool(near.loop) or line.line > now.line)
+
+
+def _one_too_many(group: _Group) -> Quiescence | None:
+    """A count down to 0, as a latch's, to which one more came."""
+    passed = [place for value, place in group.old if value == 0]
+    if group.sees < 1 << 63 or not passed or group.last is None or group.last.place.line != group.place.line:
+        return None
+    line = (
+        f"{group.who} waits in {group.place} for a count to be 0: it was 0 until {passed[-1]} made it "
+        f"{group.sees - (1 << 64)}, before this thread looked"
+    )
+    return Quiescence(
+        (line,),
+        "a count of as many arrivals as come: more came than it was made for",
+        f"make what {group.place} waits for with as many as the threads that arrive",
     )
 
 

@@ -7,12 +7,14 @@ import functools
 import linecache
 import re
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ep_lib.callers import short_path
 from ep_lib.jit import sealed, toolkit
-from ep_lib.jit.source import filename_of
+from ep_lib.jit.source import ENTRY_FILE, filename_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUILTINS = _PACKAGE / "emulator"
@@ -24,8 +26,8 @@ _STRUCT = re.compile(r"(?:template\b.*>\s*|typedef\s+)?(?:struct|class|union)\b"
 class Place:
     """``location`` is ``file:line`` (empty if unknown), ``source`` the text of that line without indentation.
 
-    ``name``: the user's name for the file. ``file``: the path of its text. ``caller``: ``file:line: text`` of the call,
-    if the compiler has inlined the line's function into another one of the user's.
+    ``name``: the user's name for the file. ``file``: the path of its text. ``called_at``: the call, if the compiler has
+    inlined the line's function into another one of the user's.
     """
 
     location: str = ""
@@ -33,13 +35,29 @@ class Place:
     file: Path = Path()
     name: str = ""
     line: int = 0
-    caller: str = ""
+    called_at: Place | None = None
 
     def __bool__(self) -> bool:
         return bool(self.line)
 
     def __str__(self) -> str:
         return f"line {self.line} of {self.name}"
+
+    @property
+    def caller(self) -> str:
+        """``file:line: text`` of the call, or empty."""
+        return f"{self.called_at.location}: {self.called_at.source}" if self.called_at else ""
+
+    @property
+    def outer(self) -> Place:
+        """The line that leads there in the function that nobody calls."""
+        return self.called_at.outer if self.called_at else self
+
+    def by_way(self, text: str = "") -> str:
+        """``text``, or the place itself, and the outermost call that leads there, if there is one."""
+        outer = self.outer
+        of = "" if outer.name == self.name else f" of {outer.name}"
+        return (text or str(self)) + (f", called in line {outer.line}{of}" if outer is not self else "")
 
 
 def _frames(image: str, offset: int) -> list[tuple[Path, int]]:
@@ -96,14 +114,26 @@ def find(image: str, offset: int) -> Place:
         return Place()
     users = [f for f in frames if not _header_of_ours(f[0]) and not _is_installed(f[0])]
     file, line = users[0] if users else frames[0]
-    location = f"{_short(file)}:{line}"
+    called_at = None
+    for frame in reversed(users[1:]):
+        called_at = _place(*frame, called_at)
+    place = _place(file, line, called_at)
     if users and frames[0] != users[0] and not _is_installed(frames[0][0]):
         inner, inner_line = frames[0]
-        location += f" (in <{_header_of_ours(inner)}>:{inner_line})"
-    caller = ""
-    if len(users) > 1:
-        caller = f"{_short(users[1][0])}:{users[1][1]}: {_text_of(str(users[1][0]), users[1][1])}"
-    return Place(location, _text_of(str(file), line), file, _short(file), line, caller)
+        return replace(place, location=f"{place.location} (in <{_header_of_ours(inner)}>:{inner_line})")
+    return place
+
+
+def _place(file: Path, line: int, called_at: Place | None) -> Place:
+    name = _short(file)
+    return Place(f"{name}:{line}", _text_of(str(file), line), file, name, line, called_at)
+
+
+def find_called(spot: Mapping[str, Any], called: Mapping[str, Any] | None) -> Place:
+    """The place of a spot (``image``, ``offset``), called at another one, if its function is not inlined."""
+    place = find(spot["image"], spot["offset"])
+    call = find(called["image"], called["offset"]) if called and not place.called_at else None
+    return replace(place, called_at=call) if call and call.name != ENTRY_FILE else place
 
 
 @functools.lru_cache(maxsize=4096)

@@ -47,6 +47,7 @@ _ALONE_SECONDS = 0.5  # of an exhaustive check, before the first random runs
 _DRAWN_SHARE = 0.1  # of its time, for random runs
 _MOST_SHARE = 0.95  # of all schedules: the largest share reported before the end
 _LOST = 4  # repeated runs per new one; beyond that, runs with few preemptions no longer come first
+_LATE, _LEAST_LATE_S = 0.05, 1.0  # how much later than `seconds` an answer of a worker may come: a share, or this
 _INTERRUPT = "stopped by an interrupt"
 
 
@@ -64,7 +65,8 @@ def make_bounds(preemptions: Any, events: Any, turns: Any, kernels: Any) -> dict
 
 @dataclass(frozen=True)
 class _PartJob:
-    """What a worker needs to explore a part. ``ends_s``: seconds of its own after which it begins no run."""
+    """What a worker needs to explore a part. ``ends_at``: when it begins no more runs, by ``time.time()``,
+    since parts wait for free workers."""
 
     program: Program
     compare_values: bool
@@ -73,13 +75,13 @@ class _PartJob:
     calm: Calm | None
     seeded: frozenset[str] | None
     part: str
-    ends_s: float | None
+    ends_at: float | None
 
 
 def _explore(job: _PartJob) -> PartAnswer:
     """Makes some runs of a part. Raises main's exceptions that are not findings, and ArgumentError if main is not
     deterministic."""
-    begin, stopped, more, made = time.perf_counter(), "", True, 0
+    stopped, more, made = "", True, 0
     search = Search(job.program, job.compare_values)
     search.calm, search.sources.seeded = job.calm, job.seeded
     exploration = exploration_within(job.bounds)
@@ -96,7 +98,7 @@ def _explore(job: _PartJob) -> PartAnswer:
                 stopped = "stopped by a run that met its time limit (timeout=)"
             elif job.stop_at_first and search.told:
                 stopped = FIRST_FINDING
-            elif job.ends_s is not None and time.perf_counter() - begin > job.ends_s:
+            elif job.ends_at is not None and time.time() > job.ends_at:
                 break
     except KeyboardInterrupt:
         stopped = _INTERRUPT
@@ -129,6 +131,18 @@ def _explore_elsewhere(job: bytes) -> bytes:
         return dumps(_explore(loads(job)))
     except Exception as error:  # noqa: BLE001 - any exception of main goes to the process that sent the job
         return dumps(encode(error))
+
+
+def _unanswered(parts: int, executor: Executor | None) -> str:
+    """Which schedules are missing, and why, if known."""
+    if not parts:
+        return ""
+    from ep_lib.runtime.worker_processes import Workers
+
+    stopped = executor.stopped() if isinstance(executor, Workers) else []
+    why = "".join(f"; process {pid} is stopped (SIGSTOP, or a debugger)" for pid in stopped)
+    each = f"each of {parts} parts" if parts > 1 else "a part"
+    return f"; up to {RUNS} schedules of {each} are missing, as no worker has answered{why}: resume() makes them"
 
 
 class Exhaustion:
@@ -177,22 +191,27 @@ class Exhaustion:
                     self._goes_on_without_bound()  # the last call may have ended just before
                     if self._parts.is_done:
                         break
+                    late = 0
                     left = None if limit is None else limit - (time.perf_counter() - begin)
                     if executor is None and jobs > 1 and len(self._parts.round()) > 1:
                         from ep_lib.runtime.worker_processes import workers
 
                         executor = stack.enter_context(workers(jobs))
                     for number, answer in self._answers(left, executor):
+                        if answer is None:
+                            late += 1
+                            continue
                         self._parts.take(number, answer.explored)
                         self._search.take_over(answer)
                         bar.update(answer.explored.runs)
                         share = self._share()
                         bar.set_postfix_str(f"about {share:.1%}" if share else "", refresh=False)
                         stopped = answer.stopped
-                        if not stopped and limit is not None and time.perf_counter() - begin > limit:
-                            stopped = f"stopped after {limit:g} s"
-                        if self._goes_on_without_bound() or stopped:
+                        is_over = limit is not None and time.perf_counter() - begin > limit
+                        if self._goes_on_without_bound() or stopped or (is_over and executor is None):
                             break
+                    if not stopped and limit is not None and time.perf_counter() - begin > limit:
+                        stopped = f"stopped after {limit:g} s{_unanswered(late, executor)}"
                     self._seconds = before + time.perf_counter() - begin
                     self._estimate_whole()
             except KeyboardInterrupt:
@@ -253,9 +272,9 @@ class Exhaustion:
         whole = self._estimate.whole
         return 0.0 if not whole else min(self._parts.explored / whole, _MOST_SHARE)
 
-    def _answers(self, seconds: float | None, executor: Executor | None) -> Iterator[tuple[int, PartAnswer]]:
-        """The workers' answers for the parts of this round, in order."""
-        numbers = self._parts.round()
+    def _answers(self, seconds: float | None, executor: Executor | None) -> Iterator[tuple[int, PartAnswer | None]]:
+        """The workers' answers for the parts of this round, in order; None where one does not come in time."""
+        numbers, ends = self._parts.round(), None if seconds is None else time.time() + seconds
         program, search = self._program, self._search
         asked = [
             _PartJob(
@@ -266,7 +285,7 @@ class Exhaustion:
                 search.calm,
                 search.sources.seeded,
                 self._parts.text(number),
-                seconds,
+                ends,
             )
             for number in numbers
         ]
@@ -276,7 +295,13 @@ class Exhaustion:
         futures = [executor.submit(_explore_elsewhere, dumps(job)) for job in asked]
         try:
             for number, future in zip(numbers, futures, strict=True):
-                answer = loads(future.result())
+                late = max(_LEAST_LATE_S, _LATE * (seconds or 0))
+                try:
+                    told = future.result(None if ends is None else max(0.0, ends + late - time.time()))
+                except TimeoutError:
+                    yield number, None
+                    continue
+                answer = loads(told)
                 if isinstance(answer, RemoteError):
                     raise rebuilt(answer) or EpError(f"main raised {answer.type_name}: {answer.message}")
                 yield number, answer

@@ -20,7 +20,7 @@ from typing import Any
 
 from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.errors import BackendUnavailable
-from ep_lib.processes import Guard, end_group, guarded
+from ep_lib.processes import Guard, Identity, end_group, guarded, is_stopped
 from ep_lib.runtime.rank_process import socket_pair
 
 _START = (
@@ -29,9 +29,10 @@ _START = (
 )
 
 
-class _Workers(Executor):
+class Workers(Executor):
     def __init__(self, processes: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
         self._free: queue.SimpleQueue[tuple[subprocess.Popen[bytes], Connection]] = queue.SimpleQueue()
+        self._pids = [process.pid for process, _ in processes]
         for process in processes:
             self._free.put(process)
         self._threads = ThreadPoolExecutor(len(processes), thread_name_prefix="ep_lib-worker")
@@ -53,16 +54,20 @@ class _Workers(Executor):
             self._free.put((process, connection))
         return loads(answer)
 
+    def stopped(self) -> list[int]:
+        """The processes that a signal has stopped."""
+        return [pid for pid in self._pids if is_stopped(Identity.of(pid))]
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
 
 
 @contextlib.contextmanager
-def workers(jobs: int) -> Iterator[Executor]:
+def workers(jobs: int) -> Iterator[Workers]:
     """An executor of so many processes. Functions, arguments and results travel through cloudpickle."""
     with guarded() as guard:
         processes = [_start(guard) for _ in range(jobs)]
-        executor = _Workers(processes)
+        executor = Workers(processes)
         try:
             yield executor
         finally:

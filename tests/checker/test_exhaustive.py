@@ -6,6 +6,7 @@ import datetime
 import os
 import random
 import re
+import signal
 import threading
 import time
 import uuid
@@ -25,6 +26,7 @@ from ep_lib.emulator.machine import Launched
 from ep_lib.runtime.differences import describe_launches
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.runtime.exhaustion import RUNS, Estimate, Explored, Parts
+from ep_lib.runtime.worker_processes import workers
 
 
 def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
@@ -343,6 +345,18 @@ def test_the_report_is_the_same_whatever_the_number_of_workers() -> None:
     alone = exhausted(program, args=("lost_update", 3))
     assert alone.coverage.schedules > 2 * RUNS and [f.kind for f in alone.findings] == ["values differ"]
     assert shown(exhausted(program, args=("lost_update", 3), jobs=2)) == shown(alone)
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_keeps_nobody_waiting_after_the_end() -> None:
+    asked = {"args": ("lost_update", 3), "compare_values": False}
+    with workers(2) as executor:
+        stopped = executor._pids[0]
+        os.kill(stopped, signal.SIGSTOP)
+        report = exhausted(program, **asked, executor=executor, seconds=2)
+    assert "stopped after 2 s; up to 16 schedules of a" in report.coverage.stopped
+    assert f"no worker has answered; process {stopped} is stopped" in report.coverage.stopped
+    assert shown(report.resume()) == shown(exhausted(program, **asked))
 
 
 @pytest.mark.parametrize(("name", "compares"), [("lost_update", True), ("cas_loop", False)])

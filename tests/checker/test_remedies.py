@@ -779,6 +779,52 @@ def test_who_signals_with_a_number_waits_for_its_turn(produces: str, blocks: int
     assert ep_lib.check(main, 1, seeds=20, args=(right, blocks)).ok
 
 
+VERSIONS = """if (t) return;
+if (blockIdx.x == 0) {
+for (uint64_t r = 1; r <= 4; ++r) {
+// free
+box[2 * (r % 2)] = r;
+st_release_gpu_u64(flag, r);
+// stored
+}
+} else {
+for (int i = 0; i < 3; ++i) {
+// enter
+LOOK
+out[blockIdx.x] += box[2 * (r % 2)];
+// leave
+}
+}
+}
+"""
+COUNTED = {
+    "// free": "while (ld_acquire_gpu_u64(flag + 1) != 0) {}",
+    "// stored": "__threadfence();",
+    "// enter": "while (ld_acquire_gpu_u64(flag) == 0) {} atomicAdd(flag + 1, 1ul); __threadfence();",
+    "// leave": "red_add_release_gpu_u64(flag + 1, -1ul);",
+}
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "const uint64_t r = ld_acquire_gpu_u64(flag); if (r == 0) continue;",
+        "uint64_t r; while ((r = ld_acquire_gpu_u64(flag)) == 0) {}",
+    ],
+)
+def test_a_writer_waits_for_all_readers_of_an_old_version(look: str) -> None:
+    source = HEAD + VERSIONS.replace("LOOK", look)
+    findings = ep_lib.check(main, 1, seeds=20, args=(source, 3), compare_values=False).findings
+    [finding] = [f for f in findings if f.kind == "slot reused"]
+    assert "then look in line 19 of" in finding.place and "after line 20 of <kernel>; wait" in finding.place, finding
+    assert "until it is 0 before line 12 of" in finding.place and "version (line 13 of" in finding.place, finding
+    for words, line in COUNTED.items():
+        source = source.replace(words, line)
+    for memory in ("sc", "ptx"):
+        report = ep_lib.check(main, 1, seeds=40, args=(source, 3), compare_values=False, memory=memory)
+        assert report.ok, str(report)
+
+
 HAND_OVER = """if (t == 0) full = empty = 0;
 __syncthreads();
 for (uint32_t i = 1; i <= 3; ++i) {
@@ -834,6 +880,41 @@ OVER_NIC = [
         )
         for order in ("quiet", "fence")
         for first in ("", "__syncthreads(); ")
+    ),
+    *(
+        OverNic(
+            f"signal_of_{signals}_without_quiet_and_barrier",
+            f"put a quiet, then {barrier}() between line 9 and line 10",
+            "// then",
+            f"ep::net_quiet(peer); {barrier}();",
+            f"""if (rank() == 0) {{
+            if (t == {posts}) {{ mine[0] = 5; ep::net_put_nbi(box, mine, 8, 1); }} // then
+            if (t == {signals}) ep::net_atomic_add_u64_nbi(flag, 1, 1);
+            }} else if (ep::wait_until_ge_block(flag, 1, {{ep::kPhaseSignal, peer, 0}})) {{
+            out[t] = box[0];
+            }}""",
+        )
+        for posts, signals, barrier in ((32, 0, "__syncthreads"), (0, 7, "__syncwarp"))
+    ),
+    OverNic(
+        "credit_before_the_put_from_the_slot",
+        "put a quiet between line 16 and line 17",
+        "// sent on",
+        "ep::net_quiet(2);",
+        """if (t || rank() == 2) return;
+        for (uint64_t r = 1; r <= 4; ++r) {
+        if (rank() == 0) {
+        while (ld_acquire_sys_u64(flag + 1) < r - 1) {}
+        mine[0] = r;
+        ep::net_put_signal_nbi(box, mine, 8, flag, 1, 1);
+        ep::net_quiet(1);
+        } else if (ep::wait_until_ge(flag, r, {ep::kPhaseSignal, 0, 0})) {
+        ep::net_put_nbi(out + r, box, 8, 2); // sent on
+        ep::net_atomic_add_u64_nbi(flag + 1, 1, 0);
+        }
+        }
+        ep::net_quiet(rank() ? 2 : 1);""",
+        ranks=3,
     ),
     OverNic(
         "signal_of_the_round_before",

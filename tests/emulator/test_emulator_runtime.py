@@ -15,6 +15,7 @@ from support.waiting import ENOUGH
 import ep_lib
 from ep_lib import errors
 from ep_lib.emulator import world
+from ep_lib.runtime.emulated import make_machine, run_program
 
 SOURCE = r"""
 #include <ep/memory.cuh>
@@ -96,6 +97,14 @@ extern "C" __global__ void spin_bounded(const volatile int* flag, int* out) {
     int tries = 0;
     while (tries < 5000 && *flag == 0) tries++;
     out[0] = tries;
+}
+
+extern "C" __global__ void wait_with_naps(uint64_t* flag, int* out, int most) {
+    const long long begin = clock64();
+    int tries = 0;
+    while (ep::ld_acquire_sys_u64(flag) == 0 && (most == 0 || ++tries < most))
+        __nanosleep(static_cast<unsigned>(clock64() - begin) / 4);
+    out[threadIdx.x] = tries;
 }
 
 // Block 0 waits for one word, then for the other. Block 1 looks at a third one a number of times, three times.
@@ -228,12 +237,24 @@ def test_polling_several_volatile_words_ends_when_they_change(seed):
 
 
 def test_bounded_polling_loops_run_to_their_bound():
-    def main(rank: ep_lib.Rank) -> int:
-        out = rank.symmetric(1, np.int32)
+    def main(rank: ep_lib.Rank) -> list[int]:
+        flag, out = rank.symmetric(1, np.uint64), rank.symmetric(2, np.int32)
         kernel("spin_bounded").launch(rank, 1, 1, rank.symmetric(1, np.int32), out)
-        return int(rank.to_host(out)[0])
+        kernel("wait_with_naps").launch(rank, 1, 1, flag, out[1:], 5000)
+        return rank.to_host(out).tolist()
 
-    assert one(main) == 5000
+    assert one(main) == [5000, 5000]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_deadlock_is_known_when_all_threads_are_back_in_their_state(seed: int) -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        kernel("wait_with_naps").launch(rank, 1, 64, rank.symmetric(1, np.uint64), rank.symmetric(64, np.int32), 0)
+
+    machine = make_machine(1, seed=seed, fabric=ep_lib.Fabric())
+    with pytest.raises(errors.DeadlockError):
+        run_program(main, machine)
+    assert machine.steps < 1_000_000  # of bounded loops, 64 threads would be given four times as many
 
 
 def test_a_word_that_was_polled_before_does_not_keep_others_waiting():

@@ -105,6 +105,7 @@ struct ThreadCheck {
     uint8_t details = 0;                     // AccessDetails of its current access
     uint32_t last_pc = 0;                    // where it has last accessed memory, or called an operation of its warp
     bool met_by_number = false;              // at a barrier that has one
+    uintptr_t just_added = 0;                // where, if that was its last operation that may synchronise
     uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
@@ -224,6 +225,7 @@ class __attribute__((visibility("hidden"))) Checker {
 
     std::string findings() const;  // JSON
     std::string who_stored(const SyncStore& s) const;
+    std::string who_did(const Deed& d) const;  // the same
     std::string spot(uint32_t pc) const;
     std::string spots(const std::set<uint32_t>& pcs) const;
     std::string polls() const;  // JSON: the places that polled
@@ -498,6 +500,7 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t writer = 0, written = 0;
         uint64_t reader_block = 0;
         uint32_t read_pc = 0;
+        bool in_any_line = false;  // also in the line of the signal that the reader has acquired
     };
     // The judgement of one occurrence of a conflict. Of all occurrences at a pair of places, the surest is reported.
     struct Verdict {
@@ -509,6 +512,7 @@ class __attribute__((visibility("hidden"))) Checker {
         const char* how = "";
         uint32_t from = 0, to = 0;
         uint32_t signal = 0, wait = 0;  // lines by which the two sides should synchronise
+        uint32_t called = 0;            // where the function of `signal` returns to, if known
         uintptr_t lock = 0;             // that both sides seem to hold; withdrawn if it turns out to be none
         bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool poster_may_wait = false;   // for the operation: then only a barrier is missing behind its wait
@@ -617,6 +621,9 @@ class __attribute__((visibility("hidden"))) Checker {
     void judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const;
     bool judge_beside(const Record& put, const VectorClock& known, uint32_t put_pc, const Unsettled& u,
                       Verdict* v) const;
+    void judge_version(const SyncLoad* look, uint64_t reader_block, uint32_t read, uint32_t write, Verdict* v) const;
+    bool judge_signal_of_sibling(const Record& put, const VectorClock& known, uint32_t put_pc, uint32_t signal,
+                                 const Unsettled& u, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
     Verdict judge_host(const Conflict& c) const;

@@ -214,7 +214,8 @@ std::string Checker::side(const Side& s) const {
     return out + "}}";
 }
 
-std::string Checker::who_stored(const SyncStore& s) const { return side({s.id, s.time, s.pc, kWrites}); }
+std::string Checker::who_stored(const SyncStore& s) const { return who_did({s.id, s.time, s.pc}); }
+std::string Checker::who_did(const Deed& d) const { return side({d.id, d.time, d.pc, kWrites}); }
 
 std::string Checker::findings() const {
     std::string out = "[";
@@ -231,8 +232,8 @@ std::string Checker::findings() const {
                ",\"ranks\":[";
         for (const int rank : f.ranks) out += (rank == *f.ranks.begin() ? "" : ",") + std::to_string(rank);
         out += "],\"place\":{\"what\":" + quote(v.what) + ",\"how\":" + quote(v.how) + ",\"from\":" + spot(v.from) +
-               ",\"to\":" + spot(v.to) + "},\"signal\":" + spot(v.signal) + ",\"wait\":" + spot(v.wait) +
-               ",\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
+               ",\"to\":" + spot(v.to) + "},\"signal\":" + spot(v.signal) + ",\"called\":" + spot(v.called) +
+               ",\"wait\":" + spot(v.wait) + ",\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
     }
     return out + "]";
 }
@@ -341,7 +342,7 @@ Checker::Verdict Checker::settled(const Finding& f) const {
         return witness.signalled_since(u.writer_block, u.writer, u.written, but);
     };
     if (std::string(v.how) != "swap") {  // a barrier is missing before the signal, unless one comes behind a barrier
-        const uint32_t behind = signalled(v.to);
+        const uint32_t behind = signalled(u.in_any_line ? 0 : v.to);
         if (!behind || !v.to) return v;
         v.from = v.to;
     }

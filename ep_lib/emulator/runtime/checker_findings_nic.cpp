@@ -34,7 +34,15 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.to = slot.pc;
             return v;
         }
-        if (second && second->poster.rank != first->poster.rank) {  // another rank's operation writes there
+        const int writer_rank = second ? second->poster.rank : c.t.rank;
+        if (writer_rank != first->poster.rank && knows_of_post) {  // it was told that it may write, too early
+            const ThreadCheck* writer =
+                second ? running(second->poster_id, past_of(second->poster_id, second->poster_time).block) : &c.t;
+            v.remedy = first->kind == NetKind::kGet ? "quiet between the get and the signal that it is done"
+                                                    : "quiet between the put from a slot and the credit for the slot";
+            v.to = signal_of(writer_rank, writer, first->poster.rank, slot.pc);
+            v.how = v.to ? "between" : "after";
+        } else if (second && second->poster.rank != first->poster.rank) {  // another rank's operation writes there
             v.kind = c.again ? kReused : "race";
             v.remedy = c.again ? kCredit
                        : first->kind == NetKind::kGet
@@ -44,10 +52,10 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.from = c.pc;
             v.to = slot.pc;
         } else if (c.t.owner && c.t.rank != first->poster.rank) {  // a get by another rank: the owner writes too early
-            v.remedy = knows_of_post ? "quiet between the get and the signal that it is done" : kCredit;
-            v.to = knows_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
-            v.from = knows_of_post ? slot.pc : c.pc;
-            v.how = knows_of_post ? "between" : "credit_late";
+            v.remedy = kCredit;
+            v.to = slot.pc;
+            v.from = c.pc;
+            v.how = "credit_late";
         } else if (first->signal && first->data) {
             v.remedy = "quiet before reuse of the source (or wait for a credit from its receiver)";
         } else if (c.t.owner && c.t.id != first->poster_id &&
@@ -151,6 +159,33 @@ bool Checker::judge_beside(const Record& put, const VectorClock& known, uint32_t
     return true;
 }
 
+// The reader has heard of another thread of the poster's block, and nothing of this one: no barrier is between the put
+// and that thread's signal, nor a quiet.
+bool Checker::judge_signal_of_sibling(const Record& put, const VectorClock& known, uint32_t put_pc, uint32_t signal,
+                                      const Unsettled& u, Verdict* v) const {
+    const Past& past = past_of(put.poster_id, put.poster_time);
+    if (put.signal || !signal || happens_before(put.poster_id, past.since, known)) return false;
+    const uint32_t first = ids_of(put.poster_id).first, threads = past.dim.x * past.dim.y * past.dim.z;
+    uint32_t sibling = first;
+    while (sibling < first + threads && !happens_before(sibling, past.since, known)) sibling++;
+    if (sibling == first + threads) return false;
+    const bool warp = sibling / kWarpSize == put.poster_id / kWarpSize;
+    v->kind = kOvertakes;
+    v->remedy = std::string("a quiet of the thread that posts, and behind it ") +
+                (warp ? "__syncwarp" : "__syncthreads") + ", before another thread signals";
+    v->detail = "thread " + std::to_string(put.poster_id - first) + " posts and thread " +
+                std::to_string(sibling - first) +
+                " of its block signals, with neither a quiet nor a barrier in between";
+    v->certainty = warp ? 31 : 32;
+    v->what = std::string("a quiet, then ") + (warp ? "__syncwarp()" : "__syncthreads()");
+    v->how = "between";
+    v->from = put_pc;
+    v->to = signal;
+    v->unsettled = u;  // its block may still signal: then the reader has waited for another round's signal
+    v->unsettled.in_any_line = true;
+    return true;
+}
+
 // The reader has not acquired the signal that comes with the put.
 void Checker::judge_each_signal(const Record& put, const VectorClock& known, uint32_t put_pc, Verdict* v) const {
     v->kind = kOvertakes;
@@ -238,6 +273,8 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.certainty = 21;
         v.how = "credit_late";
     } else if (judge_beside(first, t.clock, c.slot.pc, unsettled, &v) ||
+               judge_signal_of_sibling(first, t.clock, c.slot.pc, signal_of(reader_rank, reader, first.source, 0),
+                                       unsettled, &v) ||
                judge_waiting_sibling(reader, t.time, c.pc, &v)) {
         return v;
     } else if (acquired_any && first.signal) {
@@ -334,6 +371,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.how = "between";
         judge_other_queue(second, &v);
     } else if (judge_beside(second, known, c.pc, unsettled, &v) ||
+               judge_signal_of_sibling(second, known, c.pc, signal_of(rank, reader, second.source, 0), unsettled, &v) ||
                judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
         return v;
     } else if (acquired_any && second.signal) {

@@ -217,11 +217,13 @@ bool Checker::judge_one_sided_lock(const Conflict& c, Verdict* v) const {
     if ((theirs != nullptr) == (mine != nullptr)) return false;
     v->kind = "race";
     v->certainty = 45;
-    v->signal = (theirs ? theirs : mine)->pc;
+    const SyncStore& taken = *(theirs ? theirs : mine);
+    v->signal = taken.pc;
     v->detail = "one of the two holds a lock, and the other does not take it";
     v->remedy = "the same lock on both sides";
     v->how = "take";
     v->from = v->signal;
+    v->called = taken.caller;
     v->to = theirs ? c.pc : c.slot.pc;
     return true;
 }

@@ -91,6 +91,17 @@ const Fiber* Checker::polling_sibling(const ThreadCheck& t) const {
     return found;
 }
 
+// The reader may take whichever version it finds: then it may never read the one that a credit would be for.
+void Checker::judge_version(const SyncLoad* look, uint64_t reader_block, uint32_t read, uint32_t write,
+                            Verdict* v) const {
+    if (!look || v->signal || witness.stores_to(reader_block, look->id, look->address)) return;
+    v->how = "credit_or_count";
+    v->from = read;
+    v->to = write;
+    v->signal = look->seen.pc;
+    v->wait = look->pc;
+}
+
 // A thread reads too early, while another thread of its block correctly waits.
 bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const {
     if (!reader || reader->time != read_at) return false;  // it has met others since it read
@@ -337,6 +348,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.certainty = 21;
             v.how = "credit";
             judge_old_credit(t, slot.id, past.block, &v);
+            judge_version(own_signal, past.block, slot.pc, c.pc, &v);
             return v;
         }
         v.certainty = 22;
@@ -393,7 +405,10 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.to = again ? c.pc : slot.pc;
         v.unsettled = {!again, past.block, slot.id, slot.time, t.block, c.pc};
         v.in_one_rank = !crosses;
-        if (again && judge_needless_wait(past.block, slot.id, slot.time, witness.waits_of(t.block), &v)) v.to = slot.pc;
+        if (again && judge_needless_wait(past.block, slot.id, slot.time, witness.waits_of(t.block), &v))
+            v.to = slot.pc;
+        else if (again)
+            judge_version(own_signal, t.block, c.pc, slot.pc, &v);
     } else {
         v.remedy = kReleaseAcquire;
     }

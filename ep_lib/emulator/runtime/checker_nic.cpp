@@ -88,7 +88,7 @@ void Checker::net_signalled(NetOp& op, uint64_t now) {
     records_[check_of(op).record].delivered = m_.picks;
     const bool adds = op.signal_op == EPEMU_SIGNAL_ADD;
     const auto pc = static_cast<uint32_t>(op.poster.pc);
-    witness.nic_stored(t, op.source_rank, op.signal, pc);
+    witness.nic_stored(t, op.source_rank, op.signal, op.value_bytes, pc, adds);
     if (recorder) recorder->by_nic(EventKind::kNicSignal, op, op.signal, static_cast<size_t>(op.value_bytes), t);
     Location& l = location(t, op.signal, op.value_bytes);
     const size_t place = weak ? make_newest(l) : 0;

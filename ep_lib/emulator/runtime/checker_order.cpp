@@ -333,7 +333,8 @@ void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, in
     if (recorder) recorder->next_atomic(order, scope);
     if (weak && order == EPEMU_SEQ_CST) order_by_fence(t, order, scope);  // as PTX has it
     marks_only_the_end(t, address, static_cast<uint32_t>(pc), atomic_flags(order, scope, true));
-    witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
+    const bool changes = size <= 8 && read_raw(address, size) != now;
+    witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc), changes);
     Location& l = location(t, address, size);
     const size_t place = behind ? behind->message + 1 : weak ? make_newest(l) : 0;
     Write copy;

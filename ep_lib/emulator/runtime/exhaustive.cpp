@@ -1,10 +1,8 @@
 // A run of an exploration: a thread runs up to its next visible operation, or a NIC makes a step.
 #include "exploration.hpp"
 
-#include <setjmp.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unwind.h>
 
 #include <algorithm>
 #include <numeric>
@@ -18,8 +16,6 @@
 #include "network.hpp"
 
 extern "C" char* epemu_shared_base;
-// The beginning of this library and the end of its code, from the linker.
-extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
 
 namespace epemu {
 namespace {
@@ -190,7 +186,7 @@ class Exhaustive : public Schedule {
     // ---- loops that wait
     bool looks(PollSet& seen, int which, bool is_new, bool is_same) override {
         // The state includes this frame, which must hold nothing that differs between two polls.
-        return looks(seen, which, is_new, is_same, state_of(*current, m_.settings.stack_bytes));
+        return looks(seen, which, is_new, is_same, state_of_kernel());
     }
     __attribute__((noinline)) bool looks(PollSet& seen, int which, bool is_new, bool is_same, uint64_t state) {
         PollSet::Seen& look = seen.loads[which];
@@ -374,8 +370,7 @@ class Exhaustive : public Schedule {
     __attribute__((noinline)) void ends_its_wait(uintptr_t address) {
         const PollSet& seen = *current->polls;
         for (int i = 0; i < seen.num_loads; i++)
-            if (seen.loads[i].address == address && seen.loads[i].state == state_of(*current, m_.settings.stack_bytes))
-                all_.give_up();
+            if (seen.loads[i].address == address && seen.loads[i].state == state_of_kernel()) all_.give_up();
     }
 
     void launched(const Launch& launch) {
@@ -418,7 +413,6 @@ class Exhaustive : public Schedule {
         }
         return 0;
     }
-    static uint64_t state_of(const Fiber& fiber, size_t stack_bytes);
 
     bool advance(bool with_threads) {
         gather(with_threads);
@@ -656,63 +650,6 @@ class Exhaustive : public Schedule {
     std::vector<uintptr_t> pcs_;  // by event: the place of the thread's visible action
     bool is_frozen_ = false, has_counted_ = false, has_rested_ = false;
 };
-
-struct StateHash {
-    uint64_t hash = 0xcbf29ce484222325ull;
-    void mix(uint64_t word) {
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
-        hash ^= hash >> 29;
-    }
-    void mix(const char* begin, const char* end) {
-        for (; begin + 8 <= end; begin += 8) {
-            uint64_t word;
-            memcpy(&word, begin, 8);
-            mix(word);
-        }
-    }
-};
-
-#ifdef __x86_64__
-// The frame of the kernel that has called the runtime: the first one outside of this library. The runtime's frames hold
-// its saved registers, and an unwinder knows where. Those frames themselves differ at a first poll.
-struct KernelFrame {
-    const char* stack = nullptr;
-    StateHash registers;
-};
-
-_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* wanted) {
-    constexpr int kKept[] = {3, 6, 12, 13, 14, 15};  // rbx, rbp, r12 to r15: the registers that a call preserves
-    KernelFrame& frame = *static_cast<KernelFrame*>(wanted);
-    const auto at = _Unwind_GetIP(context);
-    if (at >= reinterpret_cast<uintptr_t>(__ehdr_start) && at < reinterpret_cast<uintptr_t>(etext))
-        return _URC_NO_REASON;
-    frame.registers.mix(at);
-    for (const int number : kKept) frame.registers.mix(_Unwind_GetGR(context, number));
-    frame.stack = reinterpret_cast<const char*>(_Unwind_GetCFA(context));
-    return _URC_NORMAL_STOP;
-}
-#endif
-
-// Registers and stack, from the caller of the runtime up.
-__attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size_t stack_bytes) {
-    const char* const top = fiber.stack + stack_bytes;
-#ifdef __x86_64__
-    KernelFrame frame;
-    _Unwind_Backtrace(look_at_frame, &frame);
-    if (frame.stack >= fiber.stack && frame.stack < top) {
-        frame.registers.mix(frame.stack, top);
-        return frame.registers.hash;
-    }
-#endif
-    // Includes the runtime's own frames: a loop then returns to its state one poll later.
-    jmp_buf registers;
-    memset(&registers, 0, sizeof registers);
-    (void)_setjmp(registers);
-    StateHash state;
-    state.mix(reinterpret_cast<const char*>(registers), reinterpret_cast<const char*>(registers) + sizeof registers);
-    state.mix(static_cast<const char*>(__builtin_frame_address(0)), top);
-    return state.hash;
-}
 
 }  // namespace
 }  // namespace epemu

@@ -3,9 +3,11 @@
 //
 // A fiber gets its stack when it first runs and returns it when it ends, so a kernel without barriers needs only a few
 // stacks for any number of threads.
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unwind.h>
 
 #include <map>
 #include <utility>
@@ -111,6 +113,9 @@ extern "C" {
 // The running fiber's threadIdx, blockIdx, blockDim and gridDim (ep_emulator/builtins.h).
 epemu_dim3 epemu_thread_idx, epemu_block_idx, epemu_block_dim, epemu_grid_dim;
 }
+
+// The beginning of this library and the end of its code, from the linker.
+extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
 
 namespace epemu {
 
@@ -276,6 +281,86 @@ bool is_an_index(uintptr_t address, size_t size) {
         if (const uintptr_t at = address - reinterpret_cast<uintptr_t>(index); at < sizeof(*index))
             return size <= sizeof(*index) - at;
     return false;
+}
+
+namespace {
+
+struct StateHash {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    void mix(uint64_t word) {
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+    }
+    void mix(const char* begin, const char* end) {
+        for (; begin + 8 <= end; begin += 8) {
+            uint64_t word;
+            memcpy(&word, begin, 8);
+            mix(word);
+        }
+    }
+};
+
+#ifdef __x86_64__
+// The frame of the kernel that has called the runtime: the first one outside of this library. The runtime's frames hold
+// its saved registers, and an unwinder knows where. Those frames themselves differ at a first poll.
+struct KernelFrame {
+    const char* stack = nullptr;
+    StateHash registers;
+};
+
+_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* wanted) {
+    constexpr int kKept[] = {3, 6, 12, 13, 14, 15};  // rbx, rbp, r12 to r15: the registers that a call preserves
+    KernelFrame& frame = *static_cast<KernelFrame*>(wanted);
+    const auto at = _Unwind_GetIP(context);
+    if (at >= reinterpret_cast<uintptr_t>(__ehdr_start) && at < reinterpret_cast<uintptr_t>(etext))
+        return _URC_NO_REASON;
+    frame.registers.mix(at);
+    for (const int number : kKept) frame.registers.mix(_Unwind_GetGR(context, number));
+    frame.stack = reinterpret_cast<const char*>(_Unwind_GetCFA(context));
+    return _URC_NORMAL_STOP;
+}
+#endif
+
+}  // namespace
+
+// Registers and stack, from the caller of the runtime up.
+__attribute__((noinline)) uint64_t state_of_kernel() {
+    const char* const top = current->stack + machine->settings.stack_bytes;
+#ifdef __x86_64__
+    KernelFrame frame;
+    _Unwind_Backtrace(look_at_frame, &frame);
+    if (frame.stack >= current->stack && frame.stack < top) {
+        frame.registers.mix(frame.stack, top);
+        return frame.registers.hash;
+    }
+#endif
+    // Includes the runtime's own frames: a loop then returns to its state one poll later.
+    jmp_buf registers;
+    memset(&registers, 0, sizeof registers);
+    (void)_setjmp(registers);
+    StateHash state;
+    state.mix(reinterpret_cast<const char*>(registers), reinterpret_cast<const char*>(registers) + sizeof registers);
+    state.mix(static_cast<const char*>(__builtin_frame_address(0)), top);
+    return state.hash;
+}
+
+uintptr_t caller_in_kernel() {
+    struct Frames {
+        int outside = 0;  // of this library, so far
+        uintptr_t caller = 0;
+    } frames;
+    _Unwind_Backtrace(
+        [](_Unwind_Context* context, void* wanted) {
+            Frames& found = *static_cast<Frames*>(wanted);
+            const auto at = _Unwind_GetIP(context);
+            if (at >= reinterpret_cast<uintptr_t>(__ehdr_start) && at < reinterpret_cast<uintptr_t>(etext))
+                return found.outside ? _URC_NORMAL_STOP : _URC_NO_REASON;
+            if (++found.outside < 2) return _URC_NO_REASON;
+            found.caller = at;
+            return _URC_NORMAL_STOP;
+        },
+        &frames);
+    return frames.caller;
 }
 
 bool is_on_a_borrowed_stack() { return current && is_borrowed; }

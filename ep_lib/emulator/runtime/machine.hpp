@@ -76,6 +76,9 @@ struct PollSet {
     };
     Seen loads[kMax];
     Store stores[kMax];
+    // While time stands: the thread's state when it was parked, and where its function returns to.
+    uint64_t state;
+    uintptr_t caller;
     uint8_t num_loads;
     uint8_t num_stores;
     bool used_clock;  // the loop reads a clock, so time must pass for it
@@ -330,6 +333,8 @@ struct Machine {
     size_t num_parked = 0;
     uint64_t progress = 0;  // grows with every visible action
     uint64_t now_ns = 1000000;
+    uint64_t still_for = 0, still_at = 0;  // looks at the clock for which time stands, as long as that is the progress
+    bool time_stands() const { return still_for > 0 && still_at == progress; }
     double clock_ghz = 2;
     uint64_t switches = 0, picks = 0, blocks_created = 0;
     bool clean_stacks = false;  // stacks start with equal content in every run
@@ -399,6 +404,8 @@ inline bool is_on_stack(const Fiber* fiber, uintptr_t address) {
 // fiber.cpp
 Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber that came back to it
 void switch_to_scheduler();         // from a fiber
+uintptr_t caller_in_kernel();       // where the running fiber's function in its kernel returns to; 0: unknown
+uint64_t state_of_kernel();         // a hash of the running fiber's registers and stack in its kernel
 [[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
 bool is_an_index(uintptr_t address, size_t size);  // whether this is the memory of threadIdx or a similar variable
 bool is_on_a_borrowed_stack();                     // whether a fiber is on the scheduler's stack, by with_room

@@ -158,6 +158,10 @@ void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
         return;
     }
     const double begin = timed ? timed->now_ns() : 0;
+    if (machine->time_stands()) {
+        current->polls->state = state_of_kernel();
+        current->polls->caller = caller_in_kernel();
+    }
     park(current);
     block_current(State::kPolling, what, pc);
     if (timed) timed->looked(address);

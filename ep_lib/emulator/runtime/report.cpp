@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -93,12 +94,12 @@ struct Group {
     const Fiber* first;
     size_t count;
 };
-using Key = std::tuple<int, uint64_t, uintptr_t, int>;
+using Key = std::tuple<int, uint64_t, uintptr_t, uintptr_t, int>;
 
 Key group_of(const Machine& m, const Fiber& f) {
     const int rank = f.block->launch->rank;
     const bool polls = f.state == State::kPolling && !has_stopped(m, rank);
-    return {rank, polls ? f.polls->first().address : 0, f.pc, static_cast<int>(f.state)};
+    return {rank, polls ? f.polls->first().address : 0, f.pc, polls ? f.polls->caller : 0, static_cast<int>(f.state)};
 }
 
 // The known threads that this one waits for: of the same barrier or mask, or the holder of the lock.
@@ -135,7 +136,8 @@ std::string polled(const Machine& m, const Fiber& f) {
     const SyncStore *holder = witness.holder(address), *last = witness.last_store(address);
     std::string out = "{\"sees\":" + std::to_string(load.value) +
                       ",\"holder\":" + (holder ? m.checker->who_stored(*holder) : "null") +
-                      ",\"last\":" + (last && last->kind != SyncKind::kNic ? m.checker->who_stored(*last) : "null") +
+                      ",\"taken_for\":" + m.checker->spot(holder ? holder->caller : 0) +
+                      ",\"last\":" + (last ? m.checker->who_stored(*last) : "null") +
                       ",\"nobody\":" + (last ? "false" : "true") + ",\"old\":[";
     bool first = true;
     for (const OldValue& old : witness.old_values(address)) {
@@ -143,7 +145,42 @@ std::string polled(const Machine& m, const Fiber& f) {
                ",\"at\":" + m.checker->spot(old.pc) + "}";
         first = false;
     }
-    return out + "]}";
+    const Lost lost = witness.lost(address, load.size);
+    out += "],\"lost\":";
+    if (!lost.over.pc) return out + "null}";
+    return out + "{\"value\":" + std::to_string(lost.value) + ",\"made\":" + std::to_string(lost.made) +
+           ",\"by\":" + m.checker->who_did(lost.by) + ",\"over\":" + m.checker->who_did(lost.over) + "}}";
+}
+
+// Of a thread that has added to what it polls, as at a barrier: the threads that have added less often, or (in shared
+// memory) those of its block that never have. `number_of`: of the group of a waiting thread.
+std::string behind(const Machine& m, const Fiber& f, const std::function<size_t(const Fiber&)>& number_of) {
+    const auto* added =
+        f.state == State::kPolling && m.checker ? m.checker->witness.added(f.polls->first().address) : nullptr;
+    const auto mine = added ? added->find(f.check->id) : decltype(added->end())();
+    if (!added || mine == added->end()) return "null";
+    const Added* late = nullptr;  // its first
+    const Fiber *first = nullptr, *never = nullptr;
+    size_t count = 0, missing = 0;
+    for (const auto& [id, other] : *added) {
+        if (other.times >= mine->second.times) continue;
+        count++;
+        if (!late || id < late->last.id) late = &other;
+    }
+    for (const auto& block : m.resident)
+        for (const Fiber& g : block->fibers) {
+            if (late && g.state != State::kDone && g.check->id == late->last.id) first = &g;
+            if (block.get() != f.block || added->count(g.check->id)) continue;
+            if (!missing++) never = &g;
+        }
+    const bool is_shared =
+        f.polls->first().address - reinterpret_cast<uintptr_t>(f.block->shared) < f.block->shared_bytes;
+    if (!late && !(is_shared && never)) return "null";
+    if (!late) count = missing, first = never;
+    return "{\"times\":" + std::to_string(mine->second.times) + ",\"count\":" + std::to_string(count) +
+           ",\"last\":" + (late ? m.checker->who_did(late->last) : "null") +
+           ",\"first\":" + (first ? "{" + thread(*first) + "}" : "null") +
+           ",\"now\":" + (first && first->state != State::kDone ? std::to_string(number_of(*first)) : "null") + "}";
 }
 
 std::string waiters(const Machine& m) {
@@ -162,19 +199,23 @@ std::string waiters(const Machine& m) {
     std::stable_sort(ordered.begin(), ordered.end(), [](const Group& a, const Group& b) {
         return a.first->block->launch->rank < b.first->block->launch->rank;
     });
+    const auto number_of = [&](const Fiber& f) {
+        const Fiber* leader = groups.at(group_of(m, f)).first;
+        return static_cast<size_t>(
+            std::find_if(ordered.begin(), ordered.end(), [&](const Group& g) { return g.first == leader; }) -
+            ordered.begin());
+    };
     std::string out = "[";
     for (const Group& g : ordered) {
         const Fiber& f = *g.first;
         if (out.size() > 1) out += ',';
         out += "{" + thread(f) + ",\"count\":" + std::to_string(g.count) + ",\"what\":" + quote(waits_in(m, f)) +
                ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->first().address) : "null") +
-               "," + place(f, f.pc) + ",\"polled\":" + polled(m, f) + ",\"for\":[";
+               "," + place(f, f.pc) +
+               ",\"called\":" + (f.state == State::kPolling ? "{" + place(f, f.polls->caller) + "}" : "null") +
+               ",\"polled\":" + polled(m, f) + ",\"behind\":" + behind(m, f, number_of) + ",\"for\":[";
         std::set<size_t> awaited;
-        for (const Fiber* other : waits_for(m, f)) {
-            const Fiber* leader = groups.at(group_of(m, *other)).first;
-            for (size_t i = 0; i < ordered.size(); i++)
-                if (ordered[i].first == leader) awaited.insert(i);
-        }
+        for (const Fiber* other : waits_for(m, f)) awaited.insert(number_of(*other));
         for (const size_t i : awaited) out += (i == *awaited.begin() ? "" : ",") + std::to_string(i);
         out += "]}";
     }

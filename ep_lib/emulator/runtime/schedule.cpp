@@ -35,7 +35,13 @@ void Schedule::woke(Fiber* fiber) { make_runnable(fiber); }
 
 double Schedule::now_ns() const { return static_cast<double>(m_.now_ns); }
 
-void Schedule::spend(double ns) { m_.now_ns += static_cast<uint64_t>(ns); }
+void Schedule::spend(double ns) {
+    if (m_.time_stands()) {
+        m_.still_for--;
+    } else {
+        m_.now_ns += static_cast<uint64_t>(ns);
+    }
+}
 
 void Schedule::pass(double ns) { m_.now_ns += static_cast<uint64_t>(ns); }
 
@@ -79,7 +85,7 @@ void QueueSchedule::run_turn(size_t index) {
     queue_[index] = queue_.back();
     queue_.pop_back();
     m_.picks++;
-    m_.now_ns++;
+    if (!m_.time_stands()) m_.now_ns++;
     epemu_shared_base = warp->block->shared;
     uint32_t lanes = warp->runnable;
     warp->runnable = 0;

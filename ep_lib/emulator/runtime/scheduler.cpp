@@ -240,9 +240,13 @@ class Quiescence {
     bool resolve();
 
   private:
+    bool has_returned();
+
     static constexpr uint64_t kWork = 2000000, kRoundsPerStep = 64, kForeverNs = 1000000000ull * 100000;
+    static constexpr uint64_t kRoundsWatched = 1024, kLooksAtClock = 16;  // of a thread in a round, while time stands
     Machine& m_;
     uint64_t progress_ = ~0ull, rounds_ = 0, step_ns_ = 1000;
+    uint64_t state_ = 0, kept_until_ = 0;  // of the threads after an earlier round, and the round that is kept next
 };
 
 bool awaited_done(const Machine& m, const int64_t* awaited) {
@@ -309,10 +313,26 @@ void print(Machine& m, Fiber* fiber) {
 
 }  // namespace
 
+// Whether all polling threads are in the state that they had after an earlier round: as nothing has happened since, not
+// even time has passed, they will be again and again (Brent, 1980: the state of ever later rounds is kept).
+bool Quiescence::has_returned() {
+    if (rounds_ == 0 || !m_.time_stands()) return false;
+    uint64_t state = m_.num_parked;
+    for (const auto& block : m_.resident)
+        for (const Fiber& fiber : block->fibers)
+            if (fiber.state == State::kPolling) state = (state ^ fiber.polls->state) * 0x9e3779b97f4a7c15ull;
+    if (rounds_ > 1 && state == state_) return true;
+    if (rounds_ >= kept_until_) {
+        state_ = state;
+        kept_until_ = 2 * rounds_;
+    }
+    return false;
+}
+
 bool Quiescence::resolve() {
     if (m_.progress != progress_) {
         progress_ = m_.progress;
-        rounds_ = 0;
+        rounds_ = kept_until_ = 0;
         step_ns_ = 1000;
     }
     if (!m_.num_parked) return skip_to_next_release(m_);
@@ -321,9 +341,16 @@ bool Quiescence::resolve() {
     for (const auto& block : m_.resident) fibers += block->num_threads;
     m_.schedule->stands_still();
     const uint64_t limit = m_.schedule->rounds_of_quiescence(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
-    if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
+    if (rounds_ < limit && !has_returned()) {
+        rounds_++;
+        m_.still_at = m_.progress;
+        m_.still_for = rounds_ < kRoundsWatched ? kLooksAtClock * m_.num_parked : 0;
+        return unpark_if(m_, false, false) > 0;
+    }
+    m_.still_for = 0;
     // Loops that read the clock, perhaps every hundredth iteration, end when enough time has passed.
-    if (rounds_ == limit + 1) note_quiescence(m_);
+    rounds_ = std::max(rounds_, limit);
+    if (rounds_++ == limit) note_quiescence(m_);
     if (step_ns_ < kForeverNs) {
         if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
         const auto step = static_cast<double>(step_ns_ / kRoundsPerStep);

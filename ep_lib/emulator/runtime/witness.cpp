@@ -28,10 +28,12 @@ Witness::BlockLog& Witness::log_of(uint64_t block) {
 
 void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest) {
     auto& loads = log_of(f.block->id).loads;
-    const ThreadCheck& t = *f.check;
+    ThreadCheck& t = *f.check;
+    t.just_added = 0;
     if (t.details & kOfPair) pairs_.insert(pc);
     const auto location = locations_.find(address);
-    const SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
+    SyncStore* last = !newest || location == locations_.end() ? nullptr : &location->second.last;
+    if (last) last->looked |= last->id != t.id || last->block != t.block;
     const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
     const auto before = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
     if (before != loads.rend()) {
@@ -139,6 +141,7 @@ void Witness::log(const SyncStore& s) {
 void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind) {
     SyncStore s = by(f, address, order, scope, pc);
     s.kind = kind;
+    f.check->just_added = 0;
     if (const auto it = fences_.find(s.id); it != fences_.end()) std::copy_n(it->second, 3, s.fences);
     Location& l = locations_[address];
     if (kind == SyncKind::kAdd) {
@@ -158,15 +161,20 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
         l.holds.emplace_back(l.taken, s.time);
         l.taken = SyncStore();
     }
-    if (l.last.pc) {
-        const OldValue old = {read_raw(address, std::min(size, 8)), pc};
-        if (!l.old.empty() && l.old.back().value == old.value) l.old.pop_back();  // an addition of 0: a poll
-        if (l.old.size() == kOldValues) l.old.pop_front();
-        l.old.push_back(old);
-    }
+    if (l.last.pc) l.overwritten(s, read_raw(address, std::min(size, 8)), kind == SyncKind::kAdd);
     log(s);
     l.before = l.last.id == s.id && l.last.block == s.block ? l.last.time : 0;
     l.last = std::move(s);
+}
+
+// `value` of `last` is now overwritten.
+void Witness::Location::overwritten(const SyncStore& by, uint64_t value, bool adds) {
+    if (!old.empty() && old.back().value == value) old.pop_back();  // an addition of 0: a poll
+    if (old.size() == kOldValues) old.pop_front();
+    old.push_back({value, by.pc});
+    if (lost.over.is(last)) lost.made = value;
+    if (last.looked || adds || !value) return;
+    lost = {value, 0, {last.id, last.time, last.pc}, {by.id, by.time, by.pc}};
 }
 
 void Witness::posted(const Fiber& f, uintptr_t signal, uint32_t pc) {
@@ -177,10 +185,16 @@ void Witness::store(const Fiber& f, uintptr_t address, int size, int order, int 
     stored(f, address, size, order, scope, pc, SyncKind::kStore);
 }
 
-void Witness::update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
+void Witness::update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool changes) {
+    const bool completes = f.check->just_added == address;  // the last arrival at a barrier begins its next round
     load(f, address, size, order, scope, pc);
     if (auto& loads = log_of(f.block->id).loads; !loads.empty()) loads.back().updates = true;
     stored(f, address, size, order, scope, pc, SyncKind::kAdd);
+    if (!changes || completes) return;
+    f.check->just_added = address;
+    Location& l = locations_[address];
+    Added& added = l.added[l.last.id];
+    added = {added.times + 1, {l.last.id, l.last.time, pc}};
 }
 
 void Witness::uses(const Fiber& f, uintptr_t address, bool used) {
@@ -195,15 +209,18 @@ void Witness::swapped(const Fiber& f, uintptr_t address) {
     Location& l = locations_[address];
     auto& loads = log_of(f.block->id).loads;
     l.last.kind = log_of(f.block->id).stores.back().kind = SyncKind::kSwap;
+    l.added.erase(l.last.id);
     if (gave_back_) return;
     if (l.taken.pc) l.exclusive = false;
+    if (l.exclusive) l.last.caller = static_cast<uint32_t>(caller_in_kernel());
     l.taken = l.last;
     l.takers.insert(l.last.id);
     if (!loads.empty()) loads.back().swap = true;
 }
 
 void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time) {
-    const ThreadCheck& t = *f.check;
+    ThreadCheck& t = *f.check;
+    t.just_added = 0;
     const FenceSeen fence = {pc, time, scope, t.clock};
     if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = fence;
     if (order == EPEMU_RELEASE) return;
@@ -230,7 +247,7 @@ const NetOrder* Witness::ordered_beside(const ThreadCheck& t, int target, int qu
     return it == net_orders_.rend() ? nullptr : &*it;
 }
 
-void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc) {
+void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, int size, uint32_t pc, bool adds) {
     SyncStore s;
     s.id = op.id;
     s.time = op.time;
@@ -241,7 +258,9 @@ void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uin
     s.order = EPEMU_RELEASE;
     s.scope = EPEMU_SCOPE_SYSTEM;
     s.known = op.clock;
-    locations_[address].last = std::move(s);
+    Location& l = locations_[address];
+    if (l.last.pc) l.overwritten(s, read_raw(address, size), adds);
+    l.last = std::move(s);
 }
 
 void Witness::finished(uint64_t block) {
@@ -314,6 +333,12 @@ const SyncStore* Witness::store_at(uint64_t block, uintptr_t address, uint32_t i
     return nullptr;
 }
 
+bool Witness::stores_to(uint64_t block, uint32_t id, uintptr_t address) const {
+    const auto it = blocks_.find(block);
+    return it != blocks_.end() && std::any_of(it->second.stores.begin(), it->second.stores.end(),
+                                              [&](const SyncStore& s) { return s.id == id && s.address == address; });
+}
+
 bool Witness::have_met(uint64_t block, uint64_t other) const {
     const auto came_through = [&](uint64_t b, auto&& met) {
         const auto it = blocks_.find(b);
@@ -345,6 +370,19 @@ std::vector<OldValue> Witness::old_values(uintptr_t address) const {
     const auto it = locations_.find(address);
     return it == locations_.end() ? std::vector<OldValue>()
                                   : std::vector<OldValue>(it->second.old.begin(), it->second.old.end());
+}
+
+const std::unordered_map<uint32_t, Added>* Witness::added(uintptr_t address) const {
+    const auto it = locations_.find(address);
+    return it == locations_.end() ? nullptr : &it->second.added;
+}
+
+Lost Witness::lost(uintptr_t address, int size) const {
+    const auto it = locations_.find(address);
+    if (it == locations_.end()) return {};
+    Lost lost = it->second.lost;
+    if (lost.over.is(it->second.last)) lost.made = read_raw(address, size);
+    return lost;
 }
 
 bool Witness::is_lock(uintptr_t address, uint32_t id) const {

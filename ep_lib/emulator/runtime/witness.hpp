@@ -33,8 +33,10 @@ struct SyncStore {
     int64_t launch = 0;
     int order = 0, scope = 0;
     SyncKind kind = SyncKind::kStore;
+    bool looked = false;      // another thread has looked at it
     bool ignored = false;     // of a swap: no line uses what it has found, so it takes no lock
     bool gives_turn = false;  // an addition by a thread that had waited at this location: the release of a ticket lock
+    uint32_t caller = 0;      // of a swap: where its function returns to
     uint32_t turn = 0;        // of a store by a thread whose last look was at this location: that line
     FenceSeen fences[3];      // the last releasing ones before it, of each scope
     VectorClock known;        // what happened before it
@@ -44,6 +46,24 @@ struct SyncStore {
 struct OldValue {
     uint64_t value;
     uint32_t pc;
+};
+
+// What a thread or a NIC did at a time of its own.
+struct Deed {
+    uint32_t id = 0, time = 0, pc = 0;
+    bool is(const SyncStore& s) const { return id == s.id && time == s.time && pc == s.pc; }
+};
+
+// How often a thread has changed a location by atomics that are no swaps, and the last of them.
+struct Added {
+    uint32_t times = 0;
+    Deed last;
+};
+
+// A value that was overwritten, and not added to, before another thread had looked at it.
+struct Lost {
+    uint64_t value = 0, made = 0;
+    Deed by, over;  // pc 0: none
 };
 
 // A load of the location, and the write that it saw.
@@ -85,12 +105,12 @@ class __attribute__((visibility("hidden"))) Witness {
     // `newest`: whether the load got the newest value; the store of an older value is unknown.
     void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool newest = true);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
-    void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, bool changes);
     void uses(const Fiber& f, uintptr_t address, bool used);  // the old value of its last update there
     void swapped(const Fiber& f, uintptr_t address);  // the update before this one was a swap that changed the value
     void fence(const Fiber& f, int order, int scope, uint32_t pc, uint32_t time);  // `time`: the thread's own
     void posted(const Fiber& f, uintptr_t signal, uint32_t pc);                    // a signal that a NIC will write
-    void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc);
+    void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, int size, uint32_t pc, bool adds);
     void finished(uint64_t block);
 
     // A line in which a thread of this block looks at what a thread of the other one stores. Else 0.
@@ -107,6 +127,8 @@ class __attribute__((visibility("hidden"))) Witness {
     const SyncLoad* half_marked(const ThreadCheck& t, uintptr_t address, Section* section);
     const SyncStore* last_of(uintptr_t address, const ThreadCheck& t) const;  // if that is by this thread
 
+    bool stores_to(uint64_t block, uint32_t id, uintptr_t address) const;  // lately
+
     // Whether both blocks have come through a barrier between blocks: have added somewhere, and then looked there.
     bool have_met(uint64_t block, uint64_t other) const;
 
@@ -119,6 +141,8 @@ class __attribute__((visibility("hidden"))) Witness {
     // The thread that took this lock and has not released it.
     const SyncStore* holder(uintptr_t address) const;
     std::vector<OldValue> old_values(uintptr_t address) const;
+    const std::unordered_map<uint32_t, Added>* added(uintptr_t address) const;  // by thread; null: no store at all
+    Lost lost(uintptr_t address, int size) const;                               // the last that is not 0
     bool is_lock(uintptr_t address, uint32_t id) const;
     // Whether no thread has swapped this word while another one seemed to hold it as a lock.
     bool is_exclusive(uintptr_t address) const;
@@ -143,6 +167,9 @@ class __attribute__((visibility("hidden"))) Witness {
         std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and when it was released
         bool counts = false;                               // a thread has added before it polled, as at a barrier
         std::deque<OldValue> old;
+        Lost lost;
+        std::unordered_map<uint32_t, Added> added;  // by thread
+        void overwritten(const SyncStore& by, uint64_t value, bool adds);
     };
     struct BlockLog {
         std::deque<SyncLoad> loads;    // the latest of each thread, line and location
