@@ -145,7 +145,7 @@ def is_of_a_library(image: str, offset: int) -> bool:
 
 def at_line(place: Place, line: int) -> Place:
     """Another line of the same file."""
-    return dataclasses.replace(place, line=line, source=_text_of(str(place.file), line), location="", caller="")
+    return dataclasses.replace(place, line=line, source=_text_of(str(place.file), line), location="", called_at=None)
 
 
 def _text_of(file: str, line: int) -> str:
