@@ -185,8 +185,7 @@ def said_of(wait: FaultRecord | PeerTimeout, waited: str = "waited too long", wh
     """A sentence with the waiting rank, the awaited rank, the seen and the expected value, without advice."""
     whom = whom or (f"rank {wait.peer}" if wait.peer >= 0 else "its peers")
     where = f", slot {wait.slot}" if wait.slot >= 0 else ""
-    least = "at least " * (wait.seen < wait.expected)  # a tag is to be one value
     return (
-        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, {least}"
+        f"rank {wait.rank} {waited} for {whom} ({wait.phase}{where}): the signal is {wait.seen}, and "
         f"{wait.expected} was expected{BELOW_ZERO if wait.expected >= 1 << 63 else ''}"
     )

@@ -372,9 +372,7 @@ def test_a_wait_in_vain_is_a_peer_timeout_and_the_kernel_returns(spmd: Spmd, lev
     assert facts == (0, 1, "user", 17, 2, 3)
     assert set(got) == {-1}, "every thread learnt that the wait failed"
     assert set(after) == {1}
-    assert message.startswith(
-        "rank 0 waited too long for rank 1 (user, slot 17): the signal is 2, at least 3 was expected"
-    )
+    assert message.startswith("rank 0 waited too long for rank 1 (user, slot 17): the signal is 2, and 3 was expected")
 
 
 def run_faults(rank: Rank) -> tuple[int, str]:

@@ -325,7 +325,7 @@ if (lane_id() == 0) signal_add(signal, increment, peer);
 // EXERCISE-BEGIN 1
      put_thread(target, source, bytes, peer);
 +    if (blockDim.y == 1) __syncwarp();
-// === wrong_wraps_around: 5: rank 1 (credit, slot 0): the signal is 0, at least 18446
+// === wrong_wraps_around: 5: rank 1 (credit, slot 0): the signal is 0, and 18446
 // EXERCISE-BEGIN 5a: Waits for round + 1 - num_slots credits from the first round on: below 0 these are more than 2^63.
 const uint64_t slot = round % pipe.num_slots;
 if (!wait_until_ge_warp(pipe.credits, round + 1 - pipe.num_slots, {kPhaseCredit, peer, int64_t(slot)})) return false;

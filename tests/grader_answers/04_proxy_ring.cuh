@@ -46,7 +46,7 @@ return wait_until_ge(&ring.credits->taken, number - ring.num_slots, {kPhaseProxy
 // EXERCISE-BEGIN 1: Waits until the proxy is further than it can be.
 return wait_until_ge(&ring.credits->taken, number + 1 < ring.num_slots ? 0 : number - ring.num_slots + 2,
                      {kPhaseProxy, peer, -1});
-// === wrong_wraps_around: 1, 3, 4: its proxy (proxy): the signal is 0, at least 18446
+// === wrong_wraps_around: 1, 3, 4: its proxy (proxy): the signal is 0, and 18446
 // EXERCISE-BEGIN 1: The first commands wait for about 2 to the power 64 credits.
 return wait_until_ge(&ring.credits->taken, number - ring.num_slots + 1, {kPhaseProxy, peer, -1});
 // === wrong_relaxed_credit: 1, 3, 4: after your function found room

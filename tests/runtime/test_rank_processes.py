@@ -323,7 +323,7 @@ def test_a_rank_that_gave_up_first_is_not_the_culprit(by_kernel: bool) -> None:
     saw = RankFailed("rank 0 will not join barrier(), in which rank 2 waits: its process has ended", rank=0)
     late = PeerTimeout("...", rank=2, peer=0, phase="signal", slot=3, seen=4, expected=5)
     told = ProcessWorld.explained(world, late if by_kernel else saw)
-    waited = "rank 2 waited for rank 0 (signal, slot 3): the signal is 4, at least 5 was expected"
+    waited = "rank 2 waited for rank 0 (signal, slot 3): the signal is 4, and 5 was expected"
     assert str(told) == f"rank 1 is process 7, which is stopped; because of that {waited if by_kernel else saw}"
     assert isinstance(told, PeerTimeout if by_kernel else RankFailed)
 

@@ -49,7 +49,7 @@ def test_a_rank_that_waits_first_waits_for_ever() -> None:
     wants = two_levels.draw_wants(4, tokens=6, top_k=3)
     args = (kernel("dispatch_waits_first", BROKEN), wants, 2, 8, 2)
     with pytest.raises(
-        PeerTimeout, match=r"waited too long for rank 2 .* at least 1 was expected\nWho waited where:"
+        PeerTimeout, match=r"waited too long for rank 2 .* and 1 was expected\nWho waited where:"
     ) as failed:
         spawn(two_levels.dispatch, 4, "emulator", fabric=Fabric("rc", ranks_per_node=2), args=args)
     (waits,) = (note for note in failed.value.__notes__ if note.startswith("Who waited where:"))

@@ -157,8 +157,8 @@ for token in topk_idx:
     rows += len({expert // per_rank for expert in token} - {me})
 """,
         discussion="""
-With 8 of 256 experts on 4 ranks that is 2.7 rows per token instead of 6. The other saving, that nothing is sent to
-oneself, comes with it.
+With 8 of 256 experts on 4 ranks that is 2.7 rows per token instead of 6; neither number has the rows that stay at
+home.
 """,
         ranks=0,
     ),

@@ -55,8 +55,8 @@ _ON_LINE = re.compile(r"on line (\d+)")  # in the text of a SyntaxError
 _NO_CREDIT = "its writer does not wait for a credit"  # part of the checker's text about a reused slot
 _WAIT = re.compile(r"\b(?:wait_until|ld_(?:acquire|relaxed)|atomic)\w*\s*\(")
 _PASSED = re.compile(
-    r"  (?P<who>[^\n]*) waits in (?P<at>line \d+ of the template) for one value: it was (?P<was>\d+) until "
-    r"(?P<by>line \d+ of the template) made it (?P<is>\d+), before this thread looked\n  remedy: [^\n]*"
+    r"  (?P<who>[^\n]*) waits in (?P<at>line \d+ of the template)(?: for one value|, and sees \d+): it was "
+    r"(?P<was>\d+) until (?P<by>line \d+ of the template) made it (?P<is>\d+), before [^\n]*\n  remedy: [^\n]*"
 )
 _IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
 Kernels = Callable[[str], ep_lib.Kernel]  # by name
