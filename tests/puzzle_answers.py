@@ -282,7 +282,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "08.4": {
         "const int at = 0;\nif (!ep::wait_until_ge(flag, 2 * round, {ep::kPhaseSignal, peer, round})) return;": "",
-        "const int at = 0;": "should hold",
+        "const int at = 0;": "credit before reuse, or, as here, a second place, used in turn",
         "const int at = round / 2 % 2;": "should hold",
         "const int at = round;": "past the end",
     },

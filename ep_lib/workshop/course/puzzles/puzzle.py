@@ -514,6 +514,8 @@ class Puzzle:
 
     def _reused(self, told: str, lines: str, attempt: _Attempt, accesses: Sequence[MemoryAccess]) -> str:
         """A finding about a slot that is written too early, with the answer's wait and its line."""
+        if any(re.search(words, "wait") for words in self.forbids):
+            return told.replace("credit before reuse", "credit before reuse, or, as here, a second place, used in turn")
         code = self._code(lines).split("\n")
         waits = [n for n, line in enumerate(code, start=2) if _WAIT.search(line)]
         why = _NO_CREDIT
