@@ -107,7 +107,7 @@ def find(image: str, offset: int) -> Place:
     """The kernel's line that led to this place, through ep_lib's own headers if there are any."""
     if not offset:
         return Place()
-    frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
+    frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS) and f[0].name != ENTRY_FILE]
     while len(frames) > 1 and _STRUCT.match(_text_of(str(frames[0][0]), frames[0][1])):
         del frames[0]  # a copy by an implicit constructor
     if not frames:
@@ -133,7 +133,7 @@ def find_called(spot: Mapping[str, Any], called: Mapping[str, Any] | None) -> Pl
     """The place of a spot (``image``, ``offset``), called at another one, if its function is not inlined."""
     place = find(spot["image"], spot["offset"])
     call = find(called["image"], called["offset"]) if called and not place.called_at else None
-    return replace(place, called_at=call) if call and call.name != ENTRY_FILE else place
+    return replace(place, called_at=call) if call and not _header_of_ours(call.file) else place
 
 
 @functools.lru_cache(maxsize=4096)

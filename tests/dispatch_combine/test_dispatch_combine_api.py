@@ -237,7 +237,8 @@ def test_after_an_error_a_context_begins_anew() -> None:
         context.finalize()
         return error, output
 
-    stalls = Fabric("rc", stalled_links={(0, 1, 1): 40})
+    # Where nothing happens, time grows by ever larger steps: a limit of 30 s is seen before twice that.
+    stalls = Fabric("rc", stalled_links={(0, 1, 1): 70})
     (first, got), (second, _) = spawn(main, 2, "emulator", fabric=stalls, transport="by_pair")
     assert "rank 0" in second and "rank 1" in first
     assert_same(got, spawn(main, 2, "emulator", fabric="rc", transport="by_pair")[0][1], "rank 0's output")

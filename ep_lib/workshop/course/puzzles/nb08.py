@@ -18,6 +18,7 @@ def _scales(bench: Bench) -> None:
         "an outlier of -70000": np.append(rng.standard_normal(127), -70000),
         "zeros": np.zeros(128),
         "an infinity among ordinary numbers": np.append(rng.standard_normal(127), np.inf),
+        "infinities": np.full(128, np.inf),
     }
     for name, group in groups.items():
         x = group.astype(np.float32)
@@ -62,7 +63,8 @@ PUZZLES = (
         title="The scale of a group",
         task="""
 `x` is a group of 128 float32 numbers. Set `scale` so that `x / scale` just fits into E4M3, whose largest number is
-448: the largest **finite** magnitude over 448. A group of zeros gets the scale 1. Two lines of Python, with NumPy.
+448: the largest **finite** magnitude over 448. A group of zeros, or without a finite number, gets the scale 1. Two
+lines of Python, with NumPy.
 """,
         template="""
 def puzzle(x):
@@ -74,10 +76,10 @@ def puzzle(x):
         hints=(
             "`abs(x).max()` is the largest magnitude; `np.isfinite(x)` says which numbers are finite.",
             "What would 0 / 448 do to the next division? And what would an infinity do to 127 good neighbours?",
-            "`largest = abs(x[...]).max()`, then `scale = largest / 448 if ... else 1.0`",
+            "`largest = abs(x[...]).max(initial=0)`, then `scale = largest / 448 if ... else 1.0`",
         ),
         solution="""
-largest = abs(x[np.isfinite(x)]).max()
+largest = abs(x[np.isfinite(x)]).max(initial=0)
 scale = largest / 448 if largest > 0 else 1.0
 """,
         discussion="""
