@@ -77,9 +77,14 @@ std::string waits_in(const Machine& m, const Fiber& f) {
             }
             return text;
         }
-        case State::kWarp:
-            return std::string(f.what) + " (mask " + hex(f.mask) + ", arrived " + hex(f.warp->arrived) + ", exited " +
+        case State::kWarp: {
+            uint32_t arrived = 0;  // at the same operation
+            for (const Fiber& g : f.block->fibers)
+                if (g.warp == f.warp && g.state == State::kWarp && g.op == f.op && g.mask == f.mask)
+                    arrived |= 1u << g.lane;
+            return std::string(f.what) + " (mask " + hex(f.mask) + ", arrived " + hex(arrived) + ", exited " +
                    hex(f.warp->exited) + ")";
+        }
         case State::kNetwork: return describe_pending(m, f);
         case State::kNamed: return std::string(f.what) + " (other threads of the block have not come)";
         case State::kBarrier:
