@@ -441,7 +441,7 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
 
 
 def parse_spots(report: str) -> set[str]:
-    """Places in kernels as file:line; of Machine.polls and Machine.clocks."""
+    """Places in kernels as file:line; of Machine.polls, Machine.clocks and Machine.choices."""
     return {symbols.find(spot["image"], spot["offset"]).location for spot in json.loads(report)}
 
 

@@ -165,6 +165,7 @@ _SIGNATURES = {
     "epemu_explore_strayed": ([c_void_p], c_char_p),
     "epemu_polls": ([c_void_p], c_char_p),
     "epemu_clocks": ([c_void_p], c_char_p),
+    "epemu_choices": ([c_void_p], c_char_p),
     "epemu_quiescence": ([c_void_p], c_char_p),
     "epemu_findings": ([c_void_p], c_char_p),
     "epemu_take_no_memory": ([], c_int),

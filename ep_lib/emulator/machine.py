@@ -507,6 +507,11 @@ class Machine:
         return str(self._lib.epemu_clocks(self.handle).decode())
 
     @property
+    def choices(self) -> str:
+        """The barriers by number to which more warps come than they take, as JSON, under checks."""
+        return str(self._lib.epemu_choices(self.handle).decode())
+
+    @property
     def most_resident_blocks(self) -> int:
         """The most blocks resident at one time, over all ranks."""
         return int(self._lib.epemu_most_resident_blocks(self.handle))

@@ -349,6 +349,7 @@ class Exhaustion:
                 most_events=totals.most_events,
                 stopped=stopped,
                 clocks=tuple(sorted(self._search.seen.clocks)),
+                choices=tuple(sorted(self._search.seen.choices)),
                 asked=tuple(sorted(self._search.sources.asked)),
                 **bounds,
             ),

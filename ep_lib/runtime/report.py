@@ -55,8 +55,9 @@ class Coverage:
     were not tried because they are between kernels outside of ``kernels``. ``stopped``: why the check ended early, or
     "". ``share``: the estimated share of all schedules that was covered; 0 if there is no estimate, and 1 only if none
     is left. ``most_events``: the most events in one run. ``clocks``: lines (file:line) at which kernels read a clock;
-    only one outcome of each read was explored. ``asked``: calls in main whose result may differ between runs, such as
-    "a clock (perf_counter at x.py:12)".
+    only one outcome of each read was explored. ``choices``: barriers by number (file:line) to which more warps come
+    than they take; only one choice of warps was explored. ``asked``: calls in main whose result may differ between
+    runs, such as "a clock (perf_counter at x.py:12)".
     """
 
     schedules: int
@@ -73,6 +74,7 @@ class Coverage:
     kernels: tuple[str, ...]
     stopped: str
     clocks: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
 
     @property
@@ -83,7 +85,8 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Whether every schedule is equivalent to one that was run."""
-        return not (self.stopped or self.cut or self.counted or self.skipped or self.calm or self.clocks or self.asked)
+        bounds = (self.cut, self.counted, self.skipped, self.calm, self.clocks, self.choices)
+        return not (self.stopped or self.asked or any(bounds))
 
     def __str__(self) -> str:
         if self.stopped:
@@ -115,6 +118,11 @@ class Coverage:
             text += (
                 f"; a clock is read at {', '.join(self.clocks)}: time stands still here while anything can happen, so "
                 f"what a kernel does by the clock was followed one way only"
+            )
+        if self.choices:
+            text += (
+                f"; more warps come to the barrier by number at {', '.join(self.choices)} than it takes, and which of "
+                f"them meet was followed one way only: seeds of check() try others"
             )
         if self.asked:
             text += (

@@ -135,6 +135,7 @@ class Seen:
     polled: set[str] = field(default_factory=set)  # lines that poll
     kernels: set[str] = field(default_factory=set)  # that were launched, as in Machine.kernels
     clocks: set[str] = field(default_factory=set)  # lines that read one
+    choices: set[str] = field(default_factory=set)  # barriers to which more warps come than they take
 
     def add(self, other: Seen) -> None:
         """Adds what other runs have shown."""
@@ -305,7 +306,8 @@ class Search:
             finally:
                 self.seen.kernels |= machine.kernels
                 if exploration is not None:
-                    self.seen.clocks |= {spot.partition(" (in ")[0] for spot in parse_spots(machine.clocks)}
+                    for seen, spots in ((self.seen.clocks, machine.clocks), (self.seen.choices, machine.choices)):
+                        seen |= {spot.partition(" (in ")[0] for spot in parse_spots(spots)}
                 if program.plain_volatile:
                     self.seen.polled |= parse_spots(machine.polls)
                 kept = (*machine.recorded(), machine.notes) if machine.notes is not None else None

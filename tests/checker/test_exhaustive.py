@@ -274,6 +274,19 @@ def test_a_kernel_that_reads_a_clock_is_named_and_not_proved() -> None:
     assert str(report).startswith("within bounds: all 1 ") and " a clock is read at " in str(report)
 
 
+@pytest.mark.parametrize(("warps", "proved"), [(2, True), (4, False)])
+def test_who_meets_at_a_barrier_by_number_is_one_choice(warps: int, proved: bool) -> None:
+    source = "__global__ void meet(int* out) { __barrier_sync_count(1, 64); if (!threadIdx.x) *out = 1; }"
+
+    def main(rank: ep_lib.Rank) -> None:
+        meet = ep_lib.Kernel.from_source(source, "meet")
+        meet.launch(rank, 1, 32 * warps, rank.to_device(np.zeros(1, np.int32)))
+
+    report = exhausted(main)
+    assert report.ok and report.proved is proved
+    assert proved or "more warps come to the barrier by number at <kernel>:1 than it takes" in str(report)
+
+
 def busy_wait(rank: ep_lib.Rank, early: bool, logs: bool) -> list[int]:
     data, out = rank.symmetric(20, np.uint64), rank.symmetric(1, np.uint64)
     rank.barrier()

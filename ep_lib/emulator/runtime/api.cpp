@@ -371,6 +371,12 @@ const char* epemu_clocks(Machine* m) {
         return m->findings.c_str();
     });
 }
+const char* epemu_choices(Machine* m) {
+    return with_memory([&]() -> const char* {
+        m->findings = m->checker ? m->checker->choices() : "[]";
+        return m->findings.c_str();
+    });
+}
 const char* epemu_findings(Machine* m) {
     return with_memory([&]() -> const char* {
         m->findings = m->checker ? m->checker->findings() : "[]";

@@ -285,6 +285,10 @@ void epemu_named_barrier(unsigned id, unsigned threads) {
                     "comes to barrier " + std::to_string(id) + " for " + std::to_string(threads) +
                         " threads (0: all) while others wait there for " + std::to_string(at->threads));
     }
+    uint32_t& warps = block->warps_of_named[id];
+    warps |= 1u << (me->warp - block->warps.data());
+    if (checker && threads && static_cast<unsigned>(__builtin_popcount(warps)) * kWarpSize > threads)
+        checker->chosen_from(EPEMU_PC);
     at->arrived.push_back(me);
     me->state = State::kNamed;
     me->what = "__barrier_sync";

@@ -235,6 +235,8 @@ class __attribute__((visibility("hidden"))) Checker {
     }
     uint64_t clock_looks = 0;
     std::string clocks() const;  // JSON: the places that read a clock
+    void chosen_from(uintptr_t pc) { chosen_from_.insert(static_cast<uint32_t>(pc)); }
+    std::string choices() const;  // JSON: barriers by number to which more warps come than they take
 
     size_t kept_accesses = 0;            // how many at most
     std::vector<AccessRecord> accesses;  // the first ones
@@ -684,7 +686,7 @@ class __attribute__((visibility("hidden"))) Checker {
         VectorClock clock, other, both;
     } joined_;  // the last join: the lanes of a warp often repeat it in turn
     std::set<uintptr_t> polled_words_;
-    std::set<uint32_t> polled_at_, clocks_;
+    std::set<uint32_t> polled_at_, clocks_, chosen_from_;
     static constexpr uint32_t kStepBits = 6, kJoinedBits = 6;
     Step steps_[1 << kStepBits] = {};
     JoinedCrowd joined_crowds_[1 << kJoinedBits] = {};

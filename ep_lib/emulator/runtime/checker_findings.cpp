@@ -245,6 +245,7 @@ std::string Checker::spots(const std::set<uint32_t>& pcs) const {
 }
 std::string Checker::polls() const { return spots(polled_at_); }
 std::string Checker::clocks() const { return spots(clocks_); }
+std::string Checker::choices() const { return spots(chosen_from_); }
 
 // The verdict at the end of the run. "swap" (a signal comes before its data) is withdrawn if the writer signals again.
 Checker::Verdict Checker::settled(const Finding& f) const {

@@ -100,6 +100,7 @@ void admit(Machine& m, Launch* launch) {
                     static_cast<unsigned>(id / launch->grid.x / launch->grid.y)};
     block->num_threads = block->live = static_cast<int>(block->fibers.size());
     block->arrived = block->barrier_count = 0;
+    std::fill(std::begin(block->warps_of_named), std::end(block->warps_of_named), 0);
     block->id = m.blocks_created++;
     block->slot = m.free_slots.back();
     m.free_slots.pop_back();
