@@ -340,6 +340,13 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
         wait = _place(entry["wait"])
         if how == "take":
             places[0] = credit.outer
+        if how == "wait" and _POLLS_PLAINLY.search(places[1].source):
+            how, remedy, detail = (
+                "poll",
+                _ATOMIC_SIGNAL,
+                "this wait polls by a plain load, which a compiler may do once",
+            )
+            places[0] = other if one.line == places[1].line else one
         if how == "credit_or_data":
             if credit.file == places[0].file and credit.line > places[0].line:
                 how = "credit_old"
@@ -409,6 +416,8 @@ def mark_both_ends(store: Place, mark: Place, look: Place) -> str:
 
 
 _KEPT = re.compile(r"[^=!<>]=[^=]")  # what a look finds is kept: it says which version is read
+_POLLS_PLAINLY = re.compile(r"^while\s*\([^()]*\)\s*(?:;|\{\s*\}|continue;)?$")
+_ATOMIC_SIGNAL = "an atomic access to the signal (release to set it, acquire to wait for it) on both sides"
 _READERS = "wait for all readers of an old version before it is written again: no credit comes of one that nobody read"
 
 
@@ -498,6 +507,7 @@ _AT_ONE_LINE = {
     "credit_put": "before {last} puts there again, wait for a credit that the receiver gives when it has read the slot",
 }
 _AT_TWO_LINES = {
+    "poll": "load with acquire in {last}, such as by ep::ld_acquire_sys, and store with release in {first}",
     "own": "check the index in {two}: two threads are there for one place",
     "same": "let one thread store it in {two}, or all of them by an atomic; if each has a place of its own, check the "
     "index",

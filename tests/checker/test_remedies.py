@@ -1028,3 +1028,21 @@ def test_who_orders_operations_as_the_remedy_says_is_right(wrong: OverNic) -> No
     assert wrong.old in wrong.body
     report = ep_lib.check(main, wrong.ranks, wrong.fabric, 20, args=(source.replace(wrong.old, wrong.new),))
     assert report.ok, f"{wrong.said}, and then:\n{report}"
+
+
+def test_a_plain_load_that_polls_is_named() -> None:
+    body = """if (t) return;
+    if (blockIdx.x == 0) {
+    *box = 7;
+    *flag = 1;
+    } else {
+    while (*flag == 0) {}
+    *out = *box;
+    }
+    }
+    """
+    report = ep_lib.check(main, 1, seeds=20, args=(HEAD + body, 2), compare_values=False)
+    [found] = [f for f in report.findings if "polls by a plain load" in f.detail]
+    assert found.place.startswith("load with acquire in line 13 of <kernel>") and "release in line 11" in found.place
+    right = body.replace("*flag = 1", "st_release_gpu_u64(flag, 1)").replace("*flag == 0", "!ld_acquire_gpu_u64(flag)")
+    assert ep_lib.check(main, 1, seeds=20, args=(HEAD + right, 2), compare_values=False).ok
