@@ -239,9 +239,9 @@ struct Block {
         unsigned id, threads;  // 0: all
         std::vector<Fiber*> arrived;
     };
-    std::vector<Named> named;  // barriers by number at which some thread waits
+    std::vector<Named> named;          // barriers by number at which some thread waits
     uint32_t warps_of_named[16] = {};  // the warps that have come to each number
-    uint64_t id;               // creation order, for deterministic reports
+    uint64_t id;                       // creation order, for deterministic reports
     std::shared_ptr<BlockCheck> check;
     double begin_ns = 0;
     int sm = 0;
