@@ -272,6 +272,7 @@ class Machine:
         self.notes: recording.Notes | None = None  # while the run is recorded
         self.runs_in_virtual_time = False
         self._has_services = self._has_failed = False
+        self.has_launched: set[int] = set()  # ranks
         self.launches: list[Launched] | None = None  # a list if they are to be kept
         # register(rank, begin, end, writable): kernels of the rank may access these addresses
         self.register = functools.partial(self._lib.epemu_register, self.handle)
@@ -479,6 +480,7 @@ class Machine:
         )
         start = self._lib.epemu_launch_service if is_service else self._lib.epemu_launch
         self._has_services |= is_service
+        self.has_launched.add(rank)
         if self.launches is not None:
             self.launches.append(Launched(rank, name, tuple(grid), tuple(block), tuple(args), parameters))
         ticket = int(start(self.handle, entry.library, entry.address, ctypes.byref(request)))

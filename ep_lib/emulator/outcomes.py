@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ep_lib.emulator import symbols
@@ -25,7 +27,7 @@ from ep_lib.jit.source import filename_of
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
 _MAX_LINES = 8  # that wait at one place, with a line for each
 
-_OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
+_OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|uses index|past the end of a local array")
 _ASSERTED_AT = re.compile(r"\((/.+):(\d+)\)$")
 _POLLED = re.compile(r" on (.+? \(sees \d+\))")  # the first word of a polling loop: that of its condition
 _NO_SUCH_RANK = re.compile(r"of rank (-?\d+), and there is no such rank: ranks are 0 to \d+")
@@ -171,11 +173,24 @@ _RESIDENT = "launch no more blocks than are resident at a time, or let no block 
 _TOGETHER = "every thread that a barrier or a mask names must reach it or return: no branch around it"
 
 
-def from_error(error: BaseException, seed: int, quiescence: str = "") -> Finding:
+def from_error(error: BaseException, seed: int, quiescence: str = "", idle: Iterable[int] = ()) -> Finding:
     """The finding for an exception of a run. A deadlock has the lines where threads wait, a fault its access.
 
-    ``quiescence``: the machine's (:attr:`ep_lib.emulator.machine.Machine.quiescence`).
+    ``quiescence``: the machine's (:attr:`ep_lib.emulator.machine.Machine.quiescence`). ``idle``: ranks that have
+    launched no kernel.
     """
+    finding = _from_error(error, seed, quiescence)
+    absent = ", ".join(map(str, sorted(idle)))
+    if not absent or not finding.remedy.startswith(COME):
+        return finding
+    return replace(
+        finding,
+        message=f"{finding.message}\n  no kernel was launched by rank {absent}",
+        remedy="each rank launches the kernel that others wait for, also with nothing of its own to send",
+    )
+
+
+def _from_error(error: BaseException, seed: int, quiescence: str) -> Finding:
     text = str(error)
     if isinstance(error, (DeadlockError, KernelTimeout)):
         kind = "timeout"
@@ -263,6 +278,10 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "out of bounds"
         remedy = "memory of rank.symmetric(): ep::peer_ptr finds the peer's copy of symmetric arrays only"
         what = "use a symmetric array"
+    elif "posts with a" in text:
+        kind = "out of bounds"
+        remedy = "bounds: check the index and the size; or memory of rank.symmetric(): NICs use no other"
+        what = "use a symmetric array, and keep within it,"
     elif _OUTSIDE.search(text):
         kind = "out of bounds"
         remedy = "bounds: check the index and the size; for another rank's memory, ep::peer_ptr"

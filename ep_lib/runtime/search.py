@@ -325,7 +325,10 @@ class Search:
             if seed == 0 and not self._steps:
                 self._steps = machine.steps
             self.seen.has_values |= result is not None and any(value is not None for value in result)
-            end = None if error is None or not is_whole else from_error(error, seed, machine.quiescence)
+            end = None
+            if error is not None and is_whole:
+                idle = set(range(program.ranks)) - machine.has_launched
+                end = from_error(error, seed, machine.quiescence, idle)
             return Run(result, found, end, isinstance(error, KernelTimeout), is_whole, machine.launches or [])
         finally:
             del error  # it and this frame refer to each other, and both to the machine

@@ -322,3 +322,19 @@ def test_who_follows_what_a_deadlock_says_has_none(wrong: Wrong) -> None:
     right = source.replace(wrong.old, wrong.new)
     report = ep_lib.check(main, wrong.ranks, wrong.fabric, 20, args=(right, wrong.blocks), compare_values=False)
     assert report.ok, f"{finding.place}, and then:\n{report}"
+
+
+@pytest.mark.parametrize(
+    "wait", ["while (ld_acquire_sys_u64(flag) == 0) {}", "wait_until_ge(flag, 1, {kPhaseUser, 0, 0});"]
+)
+def test_a_rank_that_launches_no_kernel_is_named(wait: str) -> None:
+    source = HEAD + "st_release_sys_u64(peer_ptr(flag, 1 - rank()), 1);\n" + wait + "}"
+
+    def main(rank: Rank, all_launch: bool) -> None:
+        arrays = [rank.symmetric(64, np.uint64) for _ in range(4)]
+        if all_launch or rank.rank == 0:
+            Kernel.from_source(source, "k").launch(rank, 1, 1, *arrays)
+
+    (found,) = ep_lib.check(main, 2, seeds=3, args=(False,)).findings
+    assert "no kernel was launched by rank 1" in found.message and "each rank launches" in found.remedy
+    assert ep_lib.check(main, 2, seeds=3, args=(True,)).ok
