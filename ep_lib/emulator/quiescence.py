@@ -16,6 +16,7 @@ _WAITED_ON = re.compile(
 )
 _PLAIN_WAIT = re.compile(r"while\s*\(\s*[!*(&]*(?:(?:const |volatile )*\w+ ?\*\))?\s*&?([A-Za-z_]\w*)")
 COME = "what is waited for must come: a signal, a credit or a barrier"
+_STORES_BACK = re.compile(r"[-+|&^]=|\+\+|--")  # what it has read, changed
 _EXACTLY = re.compile(r"!=\s*(\d+|\w+)|wait_until_eq")
 
 
@@ -33,6 +34,8 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
     groups = [_Group(entry) for entry in entries]
     if circle := _circle(groups):
         return _of_circle([groups[i] for i in circle])
+    if groups and all(group.at_grid_barrier for group in groups):
+        return _of_grid(groups)
     if late := [group for group in groups if group.behind]:
         return _of_late(late, groups)
     for group in groups:
@@ -53,6 +56,8 @@ class _Group:
         self.count = entry["count"]
         self.what = str(entry["what"])
         self.place = symbols.find_called(entry, entry.get("called"))
+        in_library = symbols.is_of_a_library(entry["image"], entry["offset"])
+        self.at_grid_barrier = in_library and "'arrived'" in self.what and ".sync()" in self.place.source
         self.waits_for: list[int] = list(entry.get("for", ()))
         polled = entry.get("polled")
         self.polls = polled is not None
@@ -183,6 +188,16 @@ def _kept_lock(group: _Group) -> Quiescence | None:
     )
 
 
+def _of_grid(groups: Sequence[_Group]) -> Quiescence:
+    """All that wait do so at a barrier of the grid."""
+    places = " and ".join(dict.fromkeys(str(group.place) for group in groups))
+    return Quiescence(
+        (f"all that wait are at the barrier of the grid in {places}: other blocks, or threads of these, have ended",),
+        "each thread of each block comes to a barrier of the grid: who has nothing to do returns behind it",
+        f"return only behind {places}",
+    )
+
+
 def _lost(group: _Group) -> Quiescence | None:
     lost = group.lost
     if lost is None or not group.last:
@@ -193,6 +208,12 @@ def _lost(group: _Group) -> Quiescence | None:
         f"{lost.made}{' again' * (lost.made == lost.value)}, before another thread looked: {by.thread} had stored it "
         f"in {by.place}, and {over.thread} overwrote it"
     )
+    if by.thread != over.thread and _STORES_BACK.search(over.place.source):
+        return Quiescence(
+            (line,),
+            "one atomic that reads and writes: these read, change and store back, and one store loses the other's",
+            f"atomicOr, atomicAdd or the like (_system between ranks) in {over.place}",
+        )
     if by.thread != over.thread and lost.made < lost.value:
         return Quiescence(
             (line,),

@@ -338,3 +338,41 @@ def test_a_rank_that_launches_no_kernel_is_named(wait: str) -> None:
     (found,) = ep_lib.check(main, 2, seeds=3, args=(False,)).findings
     assert "no kernel was launched by rank 1" in found.message and "each rank launches" in found.remedy
     assert ep_lib.check(main, 2, seeds=3, args=(True,)).ok
+
+
+BITS = """if (rank() && !t) {
+uint64_t* const there = peer_ptr(flag, 0);
+*(volatile uint64_t*)there |= 1ul << rank();
+} else if (!t) {
+while (ld_acquire_sys_u64(flag) != 6) {}
+}
+}
+"""
+
+
+def test_a_bit_that_another_store_loses_needs_an_atomic() -> None:
+    def main(rank: Rank, source: str) -> None:
+        Kernel.from_source(source, "k").launch(rank, 1, 1, *(rank.symmetric(64, np.uint64) for _ in range(4)))
+
+    deadlock = next(f for f in ep_lib.check(main, 3, seeds=20, args=(HEAD + BITS,)).findings if f.kind == "deadlock")
+    assert deadlock.remedy.startswith("one atomic that reads and writes") and "in line 21 of" in deadlock.place
+    right = BITS.replace("*(volatile uint64_t*)there |= 1ul << rank();", "atomicOr_system(there, 1ul << rank());")
+    assert not [f for f in ep_lib.check(main, 3, seeds=20, args=(HEAD + right,)).findings if f.kind == "deadlock"]
+
+
+def test_a_block_that_returns_before_the_barrier_of_the_grid() -> None:
+    source = """#include <cooperative_groups.h>
+    __global__ void k(int* a) {
+    if (blockIdx.x == 2) return;
+    cooperative_groups::this_grid().sync();
+    a[blockIdx.x] = 1;
+    }"""
+
+    def main(rank: Rank, source: str) -> None:
+        Kernel.from_source(source, "k").launch(rank, 3, 1, rank.to_device(np.zeros(4, np.int32)))
+
+    (found,) = ep_lib.check(main, 1, seeds=3, args=(source,)).findings
+    assert found.place == "return only behind line 4 of <kernel>" and "barrier of the grid" in found.message
+    lines = source.split("\n")
+    lines[2], lines[3] = lines[3], lines[2]
+    assert ep_lib.check(main, 1, seeds=3, args=("\n".join(lines),)).ok
