@@ -54,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-reduce", action="store_true", help="replay findings by their seeds: look for no runs with fewer switches"
     )
     parser.add_argument(
+        "--no-compare", action="store_true", help="main's values may depend on the schedule, as sums by atomics do"
+    )
+    parser.add_argument(
         "--exhaustive", action="store_true", help="every schedule of a small program, instead of seeds; Ctrl-C reports"
     )
     parser.add_argument("--preemptions", type=int, help="with --exhaustive: the most of a schedule")
@@ -168,7 +171,7 @@ def _checked(args: argparse.Namespace) -> dict[str, Any] | None:
             "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
             "jobs": at_least_one("--jobs", args.jobs),
         }
-    request = {"checks": task, "again": _again(args)}
+    request = {"checks": {**task, "compare_values": not args.no_compare}, "again": _again(args)}
     if args.executor is None:
         return in_a_process(args, request)
     with open_executor(args.executor) as place:

@@ -201,3 +201,19 @@ def test_several_scripts_are_checked_one_after_the_other(tmp_path: Path, command
     reports = json.loads(command(Path(names[0]), *names[1:], "--seeds", "2", "--json").stdout)
     assert [reports[name]["ok"] for name in names] == [True, False, False]
     assert command(Path(names[0]), names[2], "--exhaustive", "--executor", "mpi").stderr.count("one script") == 1
+
+
+def test_values_that_may_differ_are_compared_unless_asked_not_to(command: Command, tmp_path: Path) -> None:
+    text = """
+import ep_lib
+kernel = ep_lib.Kernel.from_source(
+    "__global__ void last(int* out) { atomicExch(out, blockIdx.x); }", "last"
+)
+def main(rank):
+    out = rank.symmetric(1, "int32")
+    kernel.launch(rank, 2, 1, out)
+    return rank.to_host(out)
+"""
+    script = written(tmp_path, text)
+    assert "values differ" in command(script, "--ranks", "1").stdout
+    assert command(script, "--ranks", "1", "--no-compare").returncode == 0
