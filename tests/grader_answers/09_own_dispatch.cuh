@@ -235,7 +235,7 @@ for (int i = first_warp; i < num_ranks() * my.max_tokens; i += all_warps) {
 // EXERCISE-BEGIN 2: In a block of two dimensions threadIdx.x is no number of a thread.
 -    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
 +    for (int r = threadIdx.x % 32; r < num_ranks(); r += kWarpSize) {
-// === wrong_barrier_after_the_packet: 4: divergent barrier|say that other experts want|wait in __syncthreads
+// === wrong_barrier_after_the_packet: 4: divergent barrier|say that other experts want|wait in __syncthreads|in the test's barrier()
 // EXERCISE-BEGIN 4: One warp receives, and waits for all warps.
      *bits = __shfl_sync(kFullWarp, found, 0);
 +    __syncthreads();
