@@ -301,7 +301,7 @@ def _index(thread: ThreadId) -> str:
 
 def _access(entry: Mapping[str, Any]) -> tuple[Access, Place]:
     place = _place(entry)
-    thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
+    thread = symbols.thread_of(entry)
     if host := entry.get("host"):
         return Access(entry["what"], thread, "", host, "", by_host=True), place
     operation = Operation(**entry["operation"]) if entry["operation"] else None
@@ -418,7 +418,10 @@ def mark_both_ends(store: Place, mark: Place, look: Place) -> str:
 _KEPT = re.compile(r"[^=!<>]=[^=]")  # what a look finds is kept: it says which version is read
 _POLLS_PLAINLY = re.compile(r"^while\s*\([^()]*\)\s*(?:;|\{\s*\}|continue;)?$")
 _ATOMIC_SIGNAL = "an atomic access to the signal (release to set it, acquire to wait for it) on both sides"
-_READERS = "wait for all readers of an old version before it is written again: no credit comes of one that nobody read"
+_READERS = (
+    "wait for all readers of an old version before it is written again: a reader gives no credit for one that it has "
+    "not read"
+)
 
 
 def count_readers(read: Place, write: Place, look: Place, publish: Place) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ep_lib.emulator import symbols
 from ep_lib.emulator.findings import Access, Finding
 from ep_lib.emulator.quiescence import COME, explain
+from ep_lib.emulator.symbols import thread_of
 from ep_lib.errors import (
     DeadlockError,
     EpError,
@@ -18,7 +19,6 @@ from ep_lib.errors import (
     KernelTimeout,
     LivelockError,
     PeerTimeout,
-    ThreadId,
     Waiter,
 )
 from ep_lib.jit.device_state import said_of
@@ -41,14 +41,10 @@ _ADVICE = {
 }
 
 
-def _thread(entry: dict[str, Any]) -> ThreadId:
-    return ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
-
-
 def _waiter(entry: dict[str, Any]) -> Waiter:
     place = symbols.find_called(entry, entry.get("called"))
     what, address = entry["what"], entry["address"]
-    return Waiter(_thread(entry), entry["count"], what, place.location, place.source, address, place.caller)
+    return Waiter(thread_of(entry), entry["count"], what, place.location, place.source, address, place.caller)
 
 
 def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:
@@ -90,7 +86,7 @@ def _as_named(match: re.Match[str]) -> str:
 
 
 def _fault(fault: dict[str, Any]) -> KernelFault:
-    thread = _thread(fault)
+    thread = thread_of(fault)
     place = symbols.find(fault["image"], fault["offset"])
     text = _ASSERTED_AT.sub(_as_named, fault["text"]) or "overflows its stack"
     if fault["kind"] == "signal" and fault["address"]:
@@ -125,10 +121,10 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
     if "fault" in data:  # the loop that was interrupted
         fault = data["fault"]
         place = symbols.find(fault["image"], fault["offset"])
-        message += f"  {_thread(fault)} loops without any access to memory at {place.location}: {place.source}\n"
-        waiters = tuple(waiter for waiter in waiters if waiter.count > 1 or waiter.thread != _thread(fault))
+        message += f"  {thread_of(fault)} loops without any access to memory at {place.location}: {place.source}\n"
+        waiters = tuple(waiter for waiter in waiters if waiter.count > 1 or waiter.thread != thread_of(fault))
         return KernelTimeout(
-            message + _list(waiters, host_waits).replace(f"{_thread(fault)} and ", ""), waiters=waiters
+            message + _list(waiters, host_waits).replace(f"{thread_of(fault)} and ", ""), waiters=waiters
         )
     return KernelTimeout(message + _list(waiters, host_waits), waiters=waiters)
 
@@ -140,9 +136,10 @@ def _livelock(lap: dict[str, Any]) -> LivelockError:
         spots = [symbols.find(step["image"], step["offset"]) for step in entry["steps"]]
         places = [place for place in dict.fromkeys(spots) if place.location]
         first = places[0] if places else symbols.Place()
-        waiters.append(Waiter(_thread(entry), 1, "a loop", first.location, first.source, None))
+        waiters.append(Waiter(thread_of(entry), 1, "a loop", first.location, first.source, None))
         who.append(
-            f"  {_thread(entry)}, {len(spots)} of them:" + "".join(f"\n    at {p.location}: {p.source}" for p in places)
+            f"  {thread_of(entry)}, {len(spots)} of them:"
+            + "".join(f"\n    at {p.location}: {p.source}" for p in places)
         )
     repeat = "repeats" if len(waiters) == 1 else "repeat"
     message = (

@@ -52,12 +52,15 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Quiescence:
 
 class _Group:
     def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.thread = _thread(entry)
+        self.thread = symbols.thread_of(entry)
         self.count = entry["count"]
         self.what = str(entry["what"])
         self.place = symbols.find_called(entry, entry.get("called"))
-        in_library = symbols.is_of_a_library(entry["image"], entry["offset"])
-        self.at_grid_barrier = in_library and "'arrived'" in self.what and ".sync()" in self.place.source
+        self.at_grid_barrier = (
+            "'arrived'" in self.what
+            and ".sync()" in self.place.source
+            and symbols.is_of_a_library(entry["image"], entry["offset"])
+        )
         self.waits_for: list[int] = list(entry.get("for", ()))
         polled = entry.get("polled")
         self.polls = polled is not None
@@ -99,7 +102,7 @@ class _Group:
 
 class _Store:
     def __init__(self, side: Mapping[str, Any], called: Mapping[str, Any] | None = None) -> None:
-        self.thread = _thread(side)
+        self.thread = symbols.thread_of(side)
         self.place = symbols.find_called(side, called)
 
 
@@ -119,15 +122,11 @@ class _Behind:
     ) -> None:
         self.times, self.count, self.now = times, count, now
         self.last = _Store(last) if last else None
-        self.thread = _thread(last or first or {})
+        self.thread = symbols.thread_of(last or first or {})
 
     @property
     def who(self) -> str:
         return _and_more(self.thread, self.count)
-
-
-def _thread(side: Mapping[str, Any]) -> ThreadId:
-    return ThreadId(side["rank"], tuple(side["block"]), tuple(side["thread"]))
 
 
 def _and_more(thread: ThreadId, count: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import linecache
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.callers import short_path
+from ep_lib.errors import ThreadId
 from ep_lib.jit import sealed, toolkit
 from ep_lib.jit.source import ENTRY_FILE, filename_of
 
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def outer(self) -> Place:
-        """The line that leads there in the function that nobody calls."""
+        """The line that leads there in the kernel itself."""
         return self.called_at.outer if self.called_at else self
 
     def by_way(self, text: str = "") -> str:
@@ -58,6 +58,11 @@ class Place:
         outer = self.outer
         of = "" if outer.name == self.name else f" of {outer.name}"
         return (text or str(self)) + (f", called in line {outer.line}{of}" if outer is not self else "")
+
+
+def thread_of(entry: Mapping[str, Any]) -> ThreadId:
+    """The thread of an entry of the runtime's reports."""
+    return ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
 
 
 def _frames(image: str, offset: int) -> list[tuple[Path, int]]:
@@ -145,7 +150,7 @@ def is_of_a_library(image: str, offset: int) -> bool:
 
 def at_line(place: Place, line: int) -> Place:
     """Another line of the same file."""
-    return dataclasses.replace(place, line=line, source=_text_of(str(place.file), line), location="", called_at=None)
+    return replace(place, line=line, source=_text_of(str(place.file), line), location="", called_at=None)
 
 
 def _text_of(file: str, line: int) -> str:

@@ -336,8 +336,8 @@ def _wrong_elements(param: Param, info: ArrayInfo) -> str:
         convert, view = f"array.astype({module}.{wanted})", f"array.view({module}.{wanted})"
     return (
         f"points to {wanted}, and the array of shape {info.shape} has type {info.dtype.name}: pass {convert} to "
-        f"convert the values, or {view} if its bytes are {wanted} (a converted "
-        f"array is a copy: symmetric memory gets its type from rank.symmetric)"
+        f"convert the values, or {view} if its bytes are {wanted} (a converted array is a copy: symmetric "
+        "memory gets its type from rank.symmetric)"
     )
 
 

@@ -26,6 +26,14 @@ void sort_ranges(std::vector<Range>& ranges) {
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
 }
 
+// What the machine's checker tells, as JSON; an empty list without one.
+const char* told(Machine* m, std::string (Checker::*what)() const) {
+    return with_memory([&]() -> const char* {
+        m->findings = m->checker ? (m->checker.get()->*what)() : "[]";
+        return m->findings.c_str();
+    });
+}
+
 }  // namespace
 
 Machine::Machine(int ranks_, const Settings& settings_)
@@ -359,30 +367,10 @@ void epemu_host_access(Machine* m, int rank, uint64_t address, uint64_t bytes, i
 }
 // The waiting threads and their places at the time when only a time limit could end the run; empty if there was none.
 const char* epemu_quiescence(Machine* m) { return m->quiescence.c_str(); }
-const char* epemu_polls(Machine* m) {
-    return with_memory([&]() -> const char* {
-        m->findings = m->checker ? m->checker->polls() : "[]";
-        return m->findings.c_str();
-    });
-}
-const char* epemu_clocks(Machine* m) {
-    return with_memory([&]() -> const char* {
-        m->findings = m->checker ? m->checker->clocks() : "[]";
-        return m->findings.c_str();
-    });
-}
-const char* epemu_choices(Machine* m) {
-    return with_memory([&]() -> const char* {
-        m->findings = m->checker ? m->checker->choices() : "[]";
-        return m->findings.c_str();
-    });
-}
-const char* epemu_findings(Machine* m) {
-    return with_memory([&]() -> const char* {
-        m->findings = m->checker ? m->checker->findings() : "[]";
-        return m->findings.c_str();
-    });
-}
+const char* epemu_polls(Machine* m) { return told(m, &Checker::polls); }
+const char* epemu_clocks(Machine* m) { return told(m, &Checker::clocks); }
+const char* epemu_choices(Machine* m) { return told(m, &Checker::choices); }
+const char* epemu_findings(Machine* m) { return told(m, &Checker::findings); }
 
 }  // extern "C"
 

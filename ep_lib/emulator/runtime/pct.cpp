@@ -6,8 +6,8 @@
 // Differences from the paper: a program's length is known only after a measured run (Settings::program_steps). Then
 // half of the changes are drawn uniformly, as in the paper, and half log-uniformly, for the program's beginning;
 // without a known length, all are log-uniform. Where there are changes, one more comes between two reads of words that
-// one other thread stores: a reader of a sequence lock is found there. A warp that polls for long also gets the lowest priority, or no other
-// would ever run.
+// one other thread stores: a reader of a sequence lock is found there. A warp that polls for long also gets the lowest
+// priority, or no other would ever run.
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
